@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+# glmd: one non-recursive makefile. `make help` lists the targets.
+#
+#   O=DIR          build directory (default build, build-address, build-thread, build-fault)
+#   SAN=address    address + undefined behaviour sanitizers;  SAN=thread  thread sanitizer
+#   FAULTS=1       the mutation build: planted faults become run-time switches (GLMD_FAULT=name)
+#   CROSS=aarch64-linux-gnu-   cross build
+#   WERROR=1       warnings are errors (CI sets it)
+#   V=1            print commands
+
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+VERSION := 0.1.0
+SAN     ?=
+FAULTS  ?=
+CROSS   ?=
+O       ?= build$(if $(SAN),-$(SAN))$(if $(FAULTS),-fault)$(if $(CROSS),-$(firstword $(subst -, ,$(CROSS))))
+prefix  ?= /usr/local
+libdir  ?= $(prefix)/lib
+DESTDIR ?=
+
+ifeq ($(origin CC),default)
+CC := $(CROSS)gcc
+endif
+ifeq ($(origin AR),default)
+AR := $(CROSS)ar
+endif
+NM := $(CROSS)nm
+PKG_CONFIG ?= pkg-config
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-6s %s\n' $(1) $(2))
+
+CFLAGS  ?= -O2 -g
+WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
+           $(if $(WERROR),-Werror)
+BASE    := -std=c11 -D_GNU_SOURCE -DGLMD_VERSION='"$(VERSION)"' -fPIC -fno-strict-aliasing -ffp-contract=off \
+           -fvisibility=hidden -pthread -MMD -MP
+ifeq ($(SAN),address)
+SANF := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+else ifeq ($(SAN),thread)
+SANF := -fsanitize=thread -fno-omit-frame-pointer
+endif
+# FAULT(name) marks a planted fault; it is the constant 0 in every build but the mutation build.
+FAULTF  := $(if $(FAULTS),-include tests/mutate/fault.h,'-DFAULT(name)=0')
+LDFLAGS ?=
+LINK    := $(CC) -pthread $(SANF) $(LDFLAGS) -Wl,-z,defs,-z,now,--as-needed
+
+pc_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
+pc_libs   = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
+
+# ---------------------------------------------------------------------------------------------------
+# Rooms: a directory, the include directories it may use, and the packages it may use.
+# An include outside its row does not compile; `make layers` compares the graph with tests/layers.txt.
+ROOMS := ipc kernels kernels/host kernels/ref kernels/cpu kernels/script client client/tool \
+         daemon/base daemon/loop daemon/conn daemon/emit daemon/prep daemon/mem daemon/model daemon/text \
+         daemon/sched daemon/engine daemon/main
+
+inc_ipc            := ipc
+inc_kernels        := kernels
+inc_kernels/host   := kernels kernels/host
+inc_kernels/ref    := kernels kernels/host kernels/ref
+inc_kernels/cpu    := kernels kernels/host kernels/cpu
+inc_kernels/script := kernels kernels/host kernels/script
+inc_client         := client ipc
+inc_client/tool    := client client/tool
+inc_daemon/base    := daemon/base
+inc_daemon/loop    := daemon/loop daemon/base
+inc_daemon/mem     := daemon/mem daemon/base kernels
+inc_daemon/model   := daemon/model daemon/mem daemon/base kernels
+inc_daemon/text    := daemon/text daemon/base
+inc_daemon/sched   := daemon/sched daemon/base
+inc_daemon/engine  := daemon/engine daemon/sched daemon/model daemon/mem daemon/base kernels
+inc_daemon/conn    := daemon/conn daemon/loop daemon/prep daemon/emit daemon/sched daemon/base ipc
+inc_daemon/prep    := daemon/prep daemon/text daemon/sched daemon/base ipc
+inc_daemon/emit    := daemon/emit daemon/text daemon/base ipc
+inc_daemon/main    := daemon/main daemon/conn daemon/prep daemon/emit daemon/engine daemon/sched daemon/model \
+                      daemon/mem daemon/text daemon/loop daemon/base kernels ipc
+# Tools are built from the daemon's own rooms, never from conn or emit.
+inc_daemon/tool    := daemon/tool daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base kernels
+
+pkg_daemon/base  := libeconf libsystemd
+pkg_daemon/loop  := liburing
+pkg_daemon/model := jansson
+pkg_daemon/text  := jansson
+pkg_daemon/tool  := jansson
+pkg_client/tool  :=
+pkg_daemon/main  := libsystemd
+
+# ISA variants are files of their own, chosen at run time.
+isa_avx2   := -mavx2 -mfma -mf16c
+isa_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+isa_neon   :=
+skip_isa   := $(if $(filter x86_64,$(ARCH)),%_neon.c,%_avx2.c %_avx512.c)
+
+room_src  = $(filter-out $(skip_isa),$(wildcard $(1)/*.c))
+room_id   = $(subst /,_,$(1))
+room_lib  = $(O)/lib/$(call room_id,$(1)).a
+obj       = $(patsubst %.c,$(O)/obj/%.o,$(1))
+isa_flags = $(foreach i,avx2 avx512 neon,$(if $(filter %_$(i),$(basename $(1))),$(isa_$(i))))
+
+define room_rules
+$(O)/obj/$(1)/%.o: $(1)/%.c Makefile
+	$$(call say,CC,$$<)
+	@mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(BASE) $$(CFLAGS) $(if $(filter kernels%,$(1)),-O3) $$(WARN) $$(SANF) $$(FAULTF) $(addprefix -I,$(inc_$(1))) \
+	    $$(if $(pkg_$(1)),$$(call pc_cflags,$(pkg_$(1)))) $$(call isa_flags,$$<) -c -o $$@ $$<
+$(call room_lib,$(1)): $$(call obj,$$(call room_src,$(1)))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$$(Q)$$(AR) rcs $$@ $$^
+endef
+$(foreach r,$(ROOMS) daemon/tool,$(eval $(call room_rules,$(r))))
+
+libs_of = $(foreach r,$(1),$(call room_lib,$(r)))
+K_ROOMS := kernels kernels/host kernels/ref kernels/cpu kernels/script
+E_ROOMS := daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base $(K_ROOMS)
+D_ROOMS := daemon/conn daemon/prep daemon/emit daemon/loop ipc $(E_ROOMS)
+D_PKGS  := liburing libsystemd libeconf jansson
+group    = -Wl,--start-group $(1) -Wl,--end-group
+
+TOOLS := $(patsubst daemon/tool/%.c,%,$(wildcard daemon/tool/glm-*.c))
+BINS  := $(O)/glmd $(O)/glmctl $(addprefix $(O)/,$(TOOLS))
+CLIENT_LIB := $(O)/libglmd.so.1
+
+.PHONY: all client daemon help
+all: client daemon
+client: $(CLIENT_LIB) $(O)/libglmd.so $(O)/libglmd.a $(O)/glmctl $(O)/glmd.pc
+daemon: $(O)/glmd $(addprefix $(O)/,$(TOOLS))
+
+$(O)/glmd: $(call obj,$(call room_src,daemon/main)) $(call libs_of,$(D_ROOMS))
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(D_PKGS)) -lm
+
+# The daemon as the tests run it: any allocation on the engine or emit thread after READY aborts.
+WRAP_SYMS := malloc calloc realloc free mmap fopen posix_memalign aligned_alloc strdup
+WRAP      := $(addprefix -Wl$(comma)--wrap=,$(WRAP_SYMS))
+comma     := ,
+WRAP      := $(foreach s,$(WRAP_SYMS),-Wl,--wrap=$(s))
+$(O)/test/glmd: $(call obj,$(call room_src,daemon/main)) $(O)/obj/tests/lib/allocwrap.o $(call libs_of,$(D_ROOMS))
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) $(WRAP) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(D_PKGS)) -lm
+
+$(addprefix $(O)/,$(TOOLS)): $(O)/%: $(O)/obj/daemon/tool/%.o $(call obj,$(filter-out daemon/tool/glm-%,$(call room_src,daemon/tool))) $(call libs_of,$(E_ROOMS))
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(D_PKGS)) -lm
+
+$(CLIENT_LIB): $(call obj,$(call room_src,client)) client/libglmd.map
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -shared -Wl,-soname,libglmd.so.1 -Wl,--version-script=client/libglmd.map -o $@ $(filter %.o,$^)
+$(O)/libglmd.so: $(CLIENT_LIB)
+	$(Q)ln -sf libglmd.so.1 $@
+$(O)/libglmd.a: $(call obj,$(call room_src,client))
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+$(O)/glmctl: $(call obj,$(call room_src,client/tool)) $(O)/libglmd.a
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $^
+$(O)/glmd.pc: client/glmd.pc.in Makefile
+	@mkdir -p $(@D)
+	$(Q)sed -e 's|@prefix@|$(prefix)|;s|@libdir@|$(libdir)|;s|@version@|$(VERSION)|' $< > $@
+
+# ---------------------------------------------------------------------------------------------------
+# Tests. tests/unit/NAME.c -> one Check program each; tests/bench/NAME.c -> one program each.
+TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
+TEST_PKG := check jansson liburing libsystemd libeconf libpcre2-8
+UNIT  := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
+BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
+TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c,$(wildcard tests/lib/*.c)))
+
+$(O)/obj/tests/%.o: tests/%.c Makefile
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(filter-out -Wmissing-prototypes -Wconversion,$(WARN)) $(SANF) $(FAULTF) \
+	    $(addprefix -I,$(TEST_INC)) $(call pc_cflags,$(TEST_PKG)) $(call isa_flags,$<) -DTEST_BUILD='"$(O)"' -c -o $@ $<
+$(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+$(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+
+.PHONY: tests unit
+tests: all $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd
+unit: $(addprefix $(O)/unit/,$(UNIT))
+
+include tests/tests.mk
+
+.PHONY: clean
+clean:
+	rm -rf build build-*
+
+-include $(shell test -d $(O)/obj && find $(O)/obj -name '*.d')
