@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* backend.h: what a backend implements; seen inside kernels/ only. kern.c checks arguments and plans once
+ * for all backends and dispatches through this table. */
+#ifndef GLMD_KERN_BACKEND_H
+#define GLMD_KERN_BACKEND_H
+
+#include "kern.h"
+
+enum kern_stage_op {
+    KERN_OP_EMBED = 1,
+    KERN_OP_SITE_IN,
+    KERN_OP_MIX,
+    KERN_OP_MLP,
+    KERN_OP_SITE_OUT,
+    KERN_OP_FINAL,
+    KERN_OP_DRAFT_IN,
+    KERN_OP_DRAFT_OUT,
+    KERN_OP_HEAD,
+};
+
+struct kern_stage {
+    uint16_t op;    /* enum kern_stage_op */
+    uint16_t arg;   /* site or source */
+    uint32_t layer;
+};
+
+enum { KERN_MAX_PROGS = 4 * KERN_MAX_LAYERS, KERN_MAX_STAGES = 16 * KERN_MAX_LAYERS };
+
+struct kern_prog {
+    uint32_t lane;
+    uint32_t first, n; /* slice of the instance's stage list */
+};
+
+struct kern_backend {
+    const char *name;
+    int (*query)(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len);
+    /* k->ctl … are set; the backend fills k->impl */
+    int (*open)(struct kern *k, char *err, size_t err_len);
+    void (*close)(struct kern *k);
+    int (*pack)(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+                const void *bytes, uint64_t n);
+    int (*pack_done)(struct kern *k);
+    int (*capture)(struct kern *k, const struct kern_prog *prog); /* called at capture_end; may refuse */
+    int (*plan_load)(struct kern *k, uint32_t lane);              /* plan already checked and copied */
+    int (*launch)(struct kern *k, const struct kern_prog *prog);
+    int (*wait)(struct kern *k, uint32_t lane);
+    uint64_t (*slot_bytes)(const struct kern *k);
+    int (*slot_read)(struct kern *k, uint32_t slot, void *dst);
+    int (*slot_write)(struct kern *k, uint32_t slot, const void *src);
+    int (*slot_copy)(struct kern *k, uint32_t dst, uint32_t src);
+    int (*page_copy)(struct kern *k, uint32_t dst, uint32_t src);
+    int (*peek)(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst);
+    int (*mem_alloc)(enum kern_mem cls, uint64_t bytes, struct kern_block *ret); /* NULL: host mapping */
+    void (*mem_free)(enum kern_mem cls, struct kern_block *block);
+};
+
+/* Lives at the start of KERN_MEM_CTL; kern.c owns it, the backend's own object follows it. */
+struct kern {
+    const struct kern_backend *backend;
+    struct kern_config cfg;
+    struct kern_block mem[KERN_MEM_N];
+    char name[32];
+    char error[256];
+    void *impl;
+    bool packed, running, lost;
+    int capturing; /* lane, or -1 */
+    uint32_t n_progs, n_stages;
+    struct kern_prog *progs;   /* [KERN_MAX_PROGS] */
+    struct kern_stage *stages; /* [KERN_MAX_STAGES] */
+    struct kern_plan *plan[KERN_LANES]; /* copies, max_plan_bytes each */
+    struct kern_result *results[KERN_LANES]; /* [max_samples] */
+    struct kern_counters counters[KERN_LANES];
+    bool loaded[KERN_LANES];
+};
+
+/* Bytes kern.c itself needs at the start of KERN_MEM_CTL; a backend's query adds its own after it. */
+uint64_t kern_ctl_bytes(const struct kern_config *cfg);
+void kern_error(struct kern *k, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+extern const struct kern_backend kern_ref_backend;
+extern const struct kern_backend kern_cpu_backend;
+extern const struct kern_backend kern_script_backend;
+
+/* Typed access to a checked plan. */
+static inline const struct kern_row *plan_rows(const struct kern_plan *p) {
+    return (const struct kern_row *)(const void *)((const char *)p + p->rows);
+}
+static inline const struct kern_seq *plan_seqs(const struct kern_plan *p) {
+    return (const struct kern_seq *)(const void *)((const char *)p + p->seqs);
+}
+static inline const struct kern_sample *plan_samples(const struct kern_plan *p) {
+    return (const struct kern_sample *)(const void *)((const char *)p + p->samples);
+}
+static inline const uint32_t *plan_pages(const struct kern_plan *p) {
+    return (const uint32_t *)(const void *)((const char *)p + p->pages);
+}
+static inline const struct kern_bias *plan_bias(const struct kern_plan *p) {
+    return (const struct kern_bias *)(const void *)((const char *)p + p->bias);
+}
+static inline const struct kern_seen *plan_seen(const struct kern_plan *p) {
+    return (const struct kern_seen *)(const void *)((const char *)p + p->seen);
+}
+static inline const uint32_t *plan_ban(const struct kern_plan *p) {
+    return (const uint32_t *)(const void *)((const char *)p + p->ban);
+}
+static inline const uint32_t *plan_mask(const struct kern_plan *p) {
+    return (const uint32_t *)(const void *)((const char *)p + p->mask);
+}
+static inline const float *plan_embeds(const struct kern_plan *p) {
+    return (const float *)(const void *)((const char *)p + p->embeds);
+}
+
+#endif
