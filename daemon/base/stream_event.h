@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/* What the engine says about a stream, and what a stream may still take. These are the only words shared by
+ * the engine and emit rooms, which do not include each other.
+ *
+ * A *stream* is one accepted request. It is named by index + generation, so that an event for a stream that
+ * has been retired and reused is recognised and dropped. */
+#ifndef GLMD_STREAM_EVENT_H
+#define GLMD_STREAM_EVENT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { STREAM_MAX_ALTS = 20 };
+
+struct stream_id {
+    uint32_t index; /* 0 .. max streams - 1 */
+    uint32_t gen;   /* changes whenever the index is reused; never 0 for a live stream */
+};
+
+enum stream_event_type {
+    STREAM_EV_PROGRESS = 1, /* the prompt is queued or being read */
+    STREAM_EV_TOKEN,
+    STREAM_EV_END, /* exactly one per submitted request, the last event of the stream */
+};
+
+/* Why a stream ended; status is 0 or a negative errno beside it. */
+enum stream_reason {
+    STREAM_END_NONE = 0,
+    STREAM_END_STOP,        /* a stop id (the model ended its turn) */
+    STREAM_END_STOP_STRING, /* a client's stop string */
+    STREAM_END_LENGTH,      /* max_tokens or the end of the context */
+    STREAM_END_CANCELLED,   /* status -ECANCELED */
+    STREAM_END_DEADLINE,    /* status -ETIMEDOUT */
+    STREAM_END_DRAIN,       /* status -ESHUTDOWN */
+    STREAM_END_ERROR,       /* status says what */
+};
+
+struct stream_alt {
+    uint32_t token;
+    float logprob;
+};
+
+struct stream_progress {
+    uint32_t done, total, cached; /* prompt tokens */
+    uint32_t queue_position;      /* 0 = running */
+};
+
+struct stream_usage {
+    uint32_t prompt, cached, completion, reasoning; /* tokens */
+    uint32_t drafted, accepted;
+    uint64_t queued_ns, prefill_ns, decode_ns; /* engine's clock */
+    uint64_t longest_gap_ns;                   /* between two tokens */
+};
+
+struct stream_event {
+    struct stream_id stream;
+    uint8_t type;   /* enum stream_event_type */
+    uint8_t first;  /* TOKEN: 1 for the stream's first */
+    uint16_t reason; /* END: enum stream_reason */
+    int32_t status; /* END: 0 or negative errno */
+    uint64_t t_ns;  /* CLOCK_MONOTONIC when the sample reached the host */
+    uint32_t token; /* TOKEN, and END by stop id: the id (END: already reported as TOKEN is 0/1 in first) */
+    float logprob;  /* NaN when not asked */
+    uint32_t n_alts;
+    struct stream_alt alts[STREAM_MAX_ALTS];
+    union {
+        struct stream_progress progress;
+        struct stream_usage usage; /* END */
+    } u;
+};
+
+/* Records a stream's ring can still take, kept by emit, read by the engine before it plans a step. One cell
+ * per stream index; a plain number on purpose: the scheduler knows nothing of rings. */
+struct stream_credit {
+    _Atomic uint32_t records;
+};
+
+/* Where the engine's events go; called on the engine thread only, after the next step has been launched. */
+struct stream_sink {
+    void *ctx;
+    /* events of one step, all streams; must not block, allocate or wait for a client */
+    void (*publish)(void *ctx, const struct stream_event *ev, uint32_t n);
+    /* asks for fresh credit of a stream found short; returns records available now */
+    uint32_t (*refresh)(void *ctx, struct stream_id id);
+    struct stream_credit *credit; /* [max streams] */
+};
+
+#endif

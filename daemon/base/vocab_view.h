@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* The raw bytes of every token and the ids that steer control, as the engine needs them; built once by main
+ * from the tokenizer, because the engine does not include the text room. */
+#ifndef GLMD_VOCAB_VIEW_H
+#define GLMD_VOCAB_VIEW_H
+
+#include <stdint.h>
+
+struct vocab_view {
+    const uint8_t *bytes;
+    const uint32_t *offsets; /* n_tokens + 1; token i is bytes[offsets[i]] .. bytes[offsets[i + 1]] */
+    uint32_t n_tokens;
+    const uint32_t *stop_ids; /* the configuration's eos ids and <|assistant|> */
+    uint32_t n_stop_ids;
+    uint32_t think_open, think_close, tool_open, tool_close; /* UINT32_MAX when the tokenizer has none */
+};
+
+#endif

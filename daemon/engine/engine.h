@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* The engine: one loaded model on one backend, the only caller of kern compute. It turns submitted requests
+ * (token ids) into stream events (token ids). It knows no text, no sockets, no rings.
+ *
+ * Threads: engine_open, engine_load and engine_self_test run on the starting thread; engine_run is the
+ * engine thread; engine_submit, engine_cancel, engine_kick and engine_stop may be called from other threads
+ * (each from one thread at a time). After engine_load returns nothing is allocated. */
+#ifndef GLMD_ENGINE_H
+#define GLMD_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sched_req.h"
+#include "stream_event.h"
+#include "vocab_view.h"
+#include "xerr.h"
+
+struct engine;
+
+struct engine_options {
+    const char *model;    /* checkpoint directory, or "script:FILE" */
+    const char *backend;  /* "cpu", "ref"; NULL = "cpu"; ignored for scripts */
+    const char *isa;      /* NULL = best */
+    uint32_t threads;     /* 0 = online CPUs */
+    uint32_t context_tokens; /* 0 = min(the model's maximum, what the page pool takes) */
+    uint32_t max_seqs;    /* sequences decoding at once; 0 = 8 */
+    uint32_t max_streams; /* accepted requests at once, running or queued; 0 = 256 */
+    uint32_t n_pages;     /* 0 = max_seqs contexts of context_tokens, bounded by memory */
+    uint32_t prefill_tokens; /* rows of a prefill chunk, multiple of 64; 0 = 512 */
+    uint64_t keep_free_bytes; /* refuse when less would stay available; 0 = none */
+    bool draft;           /* run the MTP layer beside the trunk (evaluation) */
+    bool cache_bf16;      /* latents in BF16 instead of F32 */
+};
+
+struct engine_info {
+    char model_name[64];   /* directory's last component or the script's name */
+    char backend[32];
+    uint32_t vocab_tokens, context_tokens, max_seqs, n_pages, n_slots;
+    uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes;
+};
+
+/* Counters a status block or a test may read at any time (relaxed atomics inside). */
+struct engine_stats {
+    uint64_t steps, prefill_tokens, decode_tokens;
+    uint32_t running, queued, free_slots, free_pages;
+    uint64_t heartbeat_ns; /* engine thread's last sign of life */
+};
+
+typedef void (*engine_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Reads and checks the configuration, plans every byte, refuses before allocating. */
+int engine_open(const struct engine_options *opt, struct engine **ret, struct xerr *err);
+/* Allocates, loads and packs the weights, captures the programs. */
+int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err);
+/* One real step whose token is known (or, for an unknown checkpoint, prefill and decode must agree). */
+int engine_self_test(struct engine *e, struct xerr *err);
+struct engine *engine_close(struct engine *e); /* NULL ok */
+
+void engine_set_vocab(struct engine *e, const struct vocab_view *v); /* borrowed; before engine_run */
+void engine_set_sink(struct engine *e, const struct stream_sink *s); /* copied; before engine_run */
+
+void engine_get_info(const struct engine *e, struct engine_info *ret);
+void engine_get_stats(const struct engine *e, struct engine_stats *ret);
+
+/* The engine thread's body; returns when engine_stop was called and every stream has ended, or -EIO when
+ * the device is lost (every live stream got its END). */
+int engine_run(struct engine *e);
+
+/* Takes req until its END event has been published. -EOVERFLOW: prompt longer than the context (the caller
+ * answers), -EAGAIN: queue full, -ESHUTDOWN: stopping. */
+int engine_submit(struct engine *e, struct sched_req *req);
+/* Never fails; an unknown or ended stream is ignored. END(-ECANCELED) follows within a step and a slice. */
+void engine_cancel(struct engine *e, struct stream_id id);
+void engine_kick(struct engine *e); /* credit may have come back */
+/* drain: live streams may finish until deadline_ns, then END(-ESHUTDOWN); new ones are refused at once. */
+void engine_stop(struct engine *e, uint64_t deadline_ns);
+
+#endif

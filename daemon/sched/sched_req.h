@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* The submit header of sched: what a request is once it is token ids. conn and prep fill it, the engine
+ * reads it; everything it points to lies in the request's arena and stays until the stream is retired. */
+#ifndef GLMD_SCHED_REQ_H
+#define GLMD_SCHED_REQ_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "stream_event.h"
+
+struct sched_bias {
+    uint32_t token;
+    float bias;
+};
+
+struct sched_text {
+    const char *s;
+    uint32_t len; /* bytes */
+};
+
+struct sched_sampling {
+    float temperature, top_p, min_p;
+    float repetition, presence, frequency;
+    uint32_t top_k;
+    uint32_t n_alts;   /* 0 .. STREAM_MAX_ALTS */
+    bool logprobs;
+    uint64_t seed;
+    const struct sched_bias *bias;
+    uint32_t n_bias;
+};
+
+struct sched_req {
+    struct stream_id stream;
+    uint32_t uid;
+    const uint32_t *ids; /* the prompt */
+    uint32_t n_ids;
+    uint32_t max_tokens; /* 0 = what the context still takes */
+    uint32_t min_tokens; /* stop ids cannot be sampled before */
+    bool ignore_eos;
+    bool in_reasoning;   /* the prompt ends with an open think block: stop strings sleep until it closes */
+    bool quiet;          /* no PROGRESS */
+    const struct sched_text *stops;
+    uint32_t n_stops;
+    struct sched_sampling sampling;
+    uint64_t received_ns; /* CLOCK_MONOTONIC at receipt */
+    uint64_t deadline_ns; /* absolute CLOCK_MONOTONIC, 0 = none */
+    /* owned by the engine between submit and END */
+    struct sched_req *next;
+    void *owner; /* opaque to sched and engine */
+};
+
+#endif
