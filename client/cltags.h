@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* The live requests of a connection by tag.  A tag names its table slot in the low bits and carries a
+ * serial number above them, so it is found without hashing and never comes back.  An entry whose END was
+ * handed out stays readable until the caller gives its events back, because END points at its usage.
+ * Used by the thread that owns the connection. */
+#ifndef GLMD_CLTAGS_H
+#define GLMD_CLTAGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "glmd.h"
+
+#define CL_TAG_SLOT_BITS 12
+#define CL_TAG_SLOTS (1u << CL_TAG_SLOT_BITS)
+
+struct cl_live {
+    uint64_t tag;
+    struct cl_live *next;  /* in the retired or in the free list */
+    uint64_t payload_off;
+    bool has_payload;      /* the daemon may still read the payload */
+    bool ended;
+    bool has_usage;
+    bool cancel_wanted;    /* the ring was full when cancel was asked */
+    uint32_t next_seq;
+    struct glmd_usage usage;
+};
+
+struct cl_tags {
+    struct cl_live **slots;
+    uint32_t n_slots;      /* allocated */
+    uint32_t n_live;
+    uint64_t serial;
+    struct cl_live *retired;
+    struct cl_live *spare;
+    uint32_t scan;         /* where the search for a free slot and for the next live entry goes on */
+};
+
+void cl_tags_init(struct cl_tags *t);
+void cl_tags_done(struct cl_tags *t);
+
+/* -EBUSY: no slot; -ENOMEM.  The entry is borrowed. */
+int cl_tags_add(struct cl_tags *t, struct cl_live **ret);
+/* NULL when the tag is not live */
+struct cl_live *cl_tags_find(const struct cl_tags *t, uint64_t tag);
+/* Undoes cl_tags_add() before anybody has seen the tag. */
+void cl_tags_drop(struct cl_tags *t, struct cl_live *l);
+/* The tag is no longer live; the entry stays readable until cl_tags_recycle(). */
+void cl_tags_retire(struct cl_tags *t, struct cl_live *l);
+void cl_tags_recycle(struct cl_tags *t);
+/* Any live entry, or NULL.  Repeated calls go round the table. */
+struct cl_live *cl_tags_any(struct cl_tags *t);
+
+#endif

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * libglmd: talk to the glmd daemon of this machine.
+ *
+ * The daemon keeps one language model resident.  A program opens a connection, submits requests
+ * and pulls events; the tokens of an answer lie in memory shared with the daemon and are read in
+ * place.  A whole program:
+ *
+ *     glmd_conn *c;
+ *     glmd_req *r;
+ *     struct glmd_event ev = { .size = sizeof ev };
+ *     uint64_t tag;
+ *
+ *     if (glmd_connect(NULL, &c) < 0) ...
+ *     glmd_req_new(c, &r);
+ *     glmd_req_message(r, GLMD_ROLE_USER, "Hello", 5);
+ *     glmd_submit(c, r, &tag);
+ *     do {
+ *         glmd_wait(c, -1);
+ *         while (glmd_next(c, &ev) == 1 && ev.type != GLMD_EV_END)
+ *             fwrite(ev.text, 1, ev.text_len, stdout);
+ *     } while (ev.type != GLMD_EV_END);
+ *     glmd_close(c);
+ *
+ * Rules that hold everywhere
+ * - Functions returning int give 0 or a positive number on success and a negative errno on failure;
+ *   errno itself is not part of the interface.  Outputs are the last arguments, named ret_*, and are
+ *   untouched on failure.
+ * - Strings come with their length and need no NUL.  Text is UTF-8.
+ * - Structures start with `size`: the caller stores sizeof before the call, the library reads or
+ *   writes no more than that.  Fields are only ever added at the end.  Zero every other field of a
+ *   structure the library reads.
+ * - A connection and everything got from it belongs to one thread at a time.  Only glmd_wakeup() and
+ *   glmd_cancel_async() may be called from another thread while a call is running; nothing may be
+ *   called while or after glmd_close() runs.  Different connections are independent.
+ * - After fork() a connection is dead in the child: every call returns -ECHILD and only glmd_close()
+ *   is useful.  The parent is not disturbed.
+ * - The library starts no thread, installs no signal handler and writes nothing to any stream.
+ *
+ * Error numbers with a fixed meaning
+ *     -EAGAIN          nothing now                 -EBADMSG      the request is malformed
+ *     -EBUSY           too many live requests      -ECANCELED    cancelled
+ *     -ECHILD          used after fork             -EDQUOT       quota of this user is used up
+ *     -EMSGSIZE        too large                   -ENOBUFS      rings full: dispatch, then try again
+ *     -EOPNOTSUPP      not granted by this daemon  -EOVERFLOW    longer than the context
+ *     -EPIPE           the daemon is gone          -EPROTO       the daemon broke the protocol
+ *     -EPROTONOSUPPORT no common protocol version  -ESHUTDOWN    the daemon is draining
+ *     -ETIMEDOUT       deadline passed
+ */
+#ifndef GLMD_H
+#define GLMD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define GLMD_API __attribute__((visibility("default")))
+#else
+#define GLMD_API
+#endif
+
+#define GLMD_VERSION_MAJOR 1
+#define GLMD_VERSION_MINOR 0
+#define GLMD_VERSION_PATCH 0
+
+/* Where glmd_connect() looks when neither the options nor $GLMD_SOCKET name a socket. */
+#define GLMD_DEFAULT_SOCKET "/run/glmd/glmd.sock"
+
+typedef struct glmd_conn glmd_conn;
+typedef struct glmd_req glmd_req;
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Version and errors                                                                             */
+
+/* Version of the library in use: major << 16 | minor << 8 | patch. */
+GLMD_API uint32_t glmd_version(void);
+
+/* Text for an error number of this library, negative or positive; static storage, never NULL. */
+GLMD_API const char *glmd_strerror(int r);
+
+/* Debug lines (never prompts or outputs): connection made, connection lost and why.  One callback per
+ * process; set it before the first connection is opened.  NULL turns it off, which is the default. */
+typedef void (*glmd_log_fn)(void *userdata, const char *line, size_t len);
+GLMD_API void glmd_set_log(glmd_log_fn fn, void *userdata);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Connection                                                                                     */
+
+struct glmd_options {
+    uint32_t size;
+    uint32_t timeout_ms;      /* for connecting and shaking hands; 0: 5000 */
+    const char *socket_path;  /* NULL: $GLMD_SOCKET (ignored in set-id programs), then GLMD_DEFAULT_SOCKET */
+    size_t socket_path_len;
+    const char *client_name;  /* shown to the administrator; at most 32 bytes are sent; NULL: none */
+    size_t client_name_len;
+    char *error;              /* receives one line for people when connecting fails: what, where, what */
+    size_t error_bytes;       /* to do; NUL-terminated when error_bytes > 0; untouched on success */
+    uint32_t entries_log2;    /* submission ring; this and the next three: 0 asks for the daemon's default, */
+    uint32_t records_log2;    /* token ring; the daemon may grant less */
+    uint32_t payload_log2;    /* bytes of the arena that carries requests: bounds the size of one request */
+    uint32_t text_log2;       /* bytes of the arena that carries text back */
+};
+
+/* Opens a connection; blocks for at most timeout_ms.  opt may be NULL and is borrowed for the call.
+ * -ENOENT or -ECONNREFUSED: no daemon there; -EACCES: not allowed to use the socket. */
+GLMD_API int glmd_connect(const struct glmd_options *opt, glmd_conn **ret);
+
+/* The same over a connected SOCK_SEQPACKET socket that somebody passed to this program.  Takes fd: it
+ * is closed by glmd_close(), and at once when this call fails. */
+GLMD_API int glmd_connect_fd(int fd, const struct glmd_options *opt, glmd_conn **ret);
+
+/* Cancels what is live, closes every descriptor and unmaps the shared memory: all pointers got from
+ * events die here.  NULL is allowed.  Always returns NULL, for `c = glmd_close(c)`. */
+GLMD_API glmd_conn *glmd_close(glmd_conn *c);
+
+/* The sticky error of a dead connection, 0 while it lives.  *ret_text, if wanted, is one line that says
+ * what happened; it lives as long as the connection and is "" while that lives. */
+GLMD_API int glmd_get_error(glmd_conn *c, const char **ret_text);
+
+enum glmd_state {
+    GLMD_STATE_STARTING = 0,
+    GLMD_STATE_READY = 1,
+    GLMD_STATE_DRAINING = 2,  /* finishes what it has, takes nothing new */
+    GLMD_STATE_STOPPING = 3
+};
+
+/* What a connection may do and what the daemon is doing.  A copy, taken at the time of the call. */
+struct glmd_info {
+    uint32_t size;
+    uint32_t state;                /* enum glmd_state */
+    uint32_t wire;                 /* protocol version in use */
+    uint32_t connection_id;
+    uint64_t features;             /* GLMD_FEATURE_* granted */
+    uint64_t generation;           /* random per start of the daemon */
+    char model[64];                /* name of the model, NUL-terminated */
+    uint32_t context_tokens;       /* longest prompt plus answer */
+    uint32_t max_live;             /* requests this connection may have live at once */
+    uint64_t max_request_bytes;    /* largest request payload that fits the arena */
+    uint64_t heartbeat_age_ns;     /* since the daemon last showed life */
+    uint32_t queued;               /* requests waiting, all connections */
+    uint32_t running;              /* requests running, all connections */
+    uint64_t kv_tokens_total;
+    uint64_t kv_tokens_free;
+    uint32_t slots_total;          /* sequences the daemon can hold at once */
+    uint32_t slots_free;
+    float tokens_per_second;       /* whole daemon, recent */
+    uint32_t live;                 /* requests of this connection */
+    uint64_t stalls;               /* times a stream of this connection waited for its reader */
+    uint64_t bells_sent;           /* wake-ups sent to, and spared, this connection */
+    uint64_t bells_suppressed;
+};
+GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Event loops                                                                                    */
+/*                                                                                                */
+/* A loop of one's own: ask glmd_prepare() before polling (unless glmd_next() just returned 0),   */
+/* poll the descriptor for input, then glmd_dispatch() and glmd_next() until it returns 0.        */
+
+/* The one descriptor to poll, for input only; the same for the life of the connection.  Never read it. */
+GLMD_API int glmd_get_fd(glmd_conn *c);
+
+/* 1: nothing is waiting and the daemon will make the descriptor readable, poll now.  0: events are
+ * waiting, dispatch instead of polling.  Negative: the connection is dead and has nothing left. */
+GLMD_API int glmd_prepare(glmd_conn *c);
+
+/* When the library wants to be dispatched at the latest, CLOCK_MONOTONIC nanoseconds; UINT64_MAX: never.
+ * The descriptor becomes readable then by itself, so loops need this only to show or to plan. */
+GLMD_API int glmd_get_timeout(glmd_conn *c, uint64_t *ret_ns);
+
+/* Never blocks.  Gives back all earlier events (see glmd_release()), then looks at the descriptor.
+ * 1: glmd_next() has something; 0: nothing now; negative: dead, and everything was delivered. */
+GLMD_API int glmd_dispatch(glmd_conn *c);
+
+/* Blocks until there is an event (1), timeout_ns passed or glmd_wakeup() was called (0), a signal handler
+ * ran (-EINTR), or the connection is dead and has nothing left.  timeout_ns < 0: no limit.  Implies
+ * glmd_dispatch(). */
+GLMD_API int glmd_wait(glmd_conn *c, int64_t timeout_ns);
+
+/* Makes a running or the next glmd_wait() return, and the descriptor readable until the next dispatch.
+ * May be called from any thread and from a signal handler. */
+GLMD_API int glmd_wakeup(glmd_conn *c);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Building a request                                                                             */
+/*                                                                                                */
+/* A request copies what it is given.  It is made with a connection but not tied to it.  One that */
+/* ran out of memory stays so: the first -ENOMEM is repeated by every later call and by submit.   */
+
+enum glmd_role {
+    GLMD_ROLE_SYSTEM = 1,
+    GLMD_ROLE_USER = 2,
+    GLMD_ROLE_ASSISTANT = 3,
+    GLMD_ROLE_TOOL = 4
+};
+
+GLMD_API int glmd_req_new(glmd_conn *c, glmd_req **ret);
+
+/* Frees a request that was not submitted.  NULL is allowed.  Always returns NULL. */
+GLMD_API glmd_req *glmd_req_free(glmd_req *r);
+
+/* A whole message of one text. */
+GLMD_API int glmd_req_message(glmd_req *r, int role, const char *text, size_t len);
+
+/* A message of several parts: begin, any number of parts, end. */
+GLMD_API int glmd_req_begin(glmd_req *r, int role);
+GLMD_API int glmd_req_part_text(glmd_req *r, const char *text, size_t len);
+/* What the assistant thought before it answered; only inside an assistant message. */
+GLMD_API int glmd_req_part_reasoning(glmd_req *r, const char *text, size_t len);
+/* A call the assistant made: arguments are the text of one JSON object. */
+GLMD_API int glmd_req_part_tool_call(glmd_req *r, const char *id, size_t id_len, const char *name,
+                                     size_t name_len, const char *arguments, size_t arguments_len);
+/* The answer of a tool; only inside a tool message.  id is that of the call, and may be empty. */
+GLMD_API int glmd_req_part_tool_result(glmd_req *r, const char *id, size_t id_len, const char *text,
+                                       size_t len);
+GLMD_API int glmd_req_end(glmd_req *r);
+
+/* A prompt of token ids, instead of messages and tools. */
+GLMD_API int glmd_req_tokens(glmd_req *r, const uint32_t *ids, size_t n);
+
+/* One tool the model may call: the text of one JSON object, as chat interfaces send it
+ * ({"type":"function","function":{"name":...,"description":...,"parameters":{...}}}).  It reaches the
+ * prompt as it is, so keep it the same from turn to turn. */
+GLMD_API int glmd_req_tool(glmd_req *r, const char *json, size_t len);
+
+/* Adds bias to the score of one token.  Repeatable. */
+GLMD_API int glmd_req_bias(glmd_req *r, uint32_t token, double bias);
+
+/* Keyed options.  What is not set is the model's own default.  The daemon judges the values: one out of
+ * range ends the request with -EINVAL and an ERROR event that names it. */
+enum glmd_key {
+    /* glmd_req_set_u64 */
+    GLMD_KEY_MAX_TOKENS = 1,       /* tokens of the answer, reasoning included */
+    GLMD_KEY_MIN_TOKENS = 2,
+    GLMD_KEY_TOP_K = 3,
+    GLMD_KEY_SEED = 4,             /* same seed, same prompt, same options: same tokens */
+    GLMD_KEY_IGNORE_EOS = 5,       /* 0 or 1: go on to max_tokens */
+    GLMD_KEY_LOGPROBS = 6,         /* 0 or 1 */
+    GLMD_KEY_ALTERNATIVES = 7,     /* so many likeliest tokens beside each; implies LOGPROBS */
+    GLMD_KEY_THINKING = 8,         /* 0 or 1: whether the model reasons before it answers */
+    GLMD_KEY_THINKING_BUDGET = 9,  /* tokens of reasoning after which it is closed */
+    GLMD_KEY_CLEAR_THINKING = 10,  /* 0 or 1: drop the reasoning of earlier turns from the prompt */
+    GLMD_KEY_DEADLINE_MS = 11,     /* from receipt; the request then ends with -ETIMEDOUT */
+    GLMD_KEY_SESSION = 12,         /* one number for all requests of a conversation, to reuse its prefix */
+    GLMD_KEY_QUIET = 13,           /* 0 or 1: no PROGRESS events */
+    GLMD_KEY_TOOL_CHOICE = 14,     /* enum glmd_tool_choice */
+    /* glmd_req_set_f64 */
+    GLMD_KEY_TEMPERATURE = 64,     /* 0: always the likeliest token */
+    GLMD_KEY_TOP_P = 65,
+    GLMD_KEY_MIN_P = 66,
+    GLMD_KEY_REPETITION_PENALTY = 67,
+    GLMD_KEY_PRESENCE_PENALTY = 68,
+    GLMD_KEY_FREQUENCY_PENALTY = 69,
+    /* glmd_req_set_str */
+    GLMD_KEY_STOP = 128,           /* ends the answer where this text would begin; repeatable */
+    GLMD_KEY_EFFORT = 129,         /* "low", "high", "max" */
+    GLMD_KEY_TOOL_NAME = 130,      /* the one tool that must be called */
+    GLMD_KEY_LABEL = 131           /* who this is for; honoured only from trusted programs */
+};
+
+enum glmd_tool_choice {
+    GLMD_TOOL_CHOICE_AUTO = 0,
+    GLMD_TOOL_CHOICE_NONE = 1,
+    GLMD_TOOL_CHOICE_REQUIRED = 2
+};
+
+/* -EINVAL: no such key for this type of value. */
+GLMD_API int glmd_req_set_u64(glmd_req *r, int key, uint64_t value);
+GLMD_API int glmd_req_set_f64(glmd_req *r, int key, double value);
+GLMD_API int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t len);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Running                                                                                        */
+
+/* Hands a request to the daemon.  On success takes r and stores its tag, which names it in events until
+ * its END event; on failure r stays the caller's and can be submitted again.
+ * -ENOBUFS: the rings are full, dispatch and try again; -EBUSY: too many live requests;
+ * -EMSGSIZE: larger than max_request_bytes; -EBADMSG: a message is still open. */
+GLMD_API int glmd_submit(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
+
+/* Asks for an early end.  END(-ECANCELED) still arrives, or the END that was already on its way.  A tag
+ * that is not live is no error. */
+GLMD_API int glmd_cancel(glmd_conn *c, uint64_t tag);
+
+/* The same from any thread: queued, and sent by the owner's next dispatch or wait, which it wakes. */
+GLMD_API int glmd_cancel_async(glmd_conn *c, uint64_t tag);
+
+/* Small services.  They take a request like glmd_submit() and are answered by events with their own tag.
+ * COUNT: END whose usage says the prompt's tokens.  TOKENIZE: a TOKEN event per token of the prompt. */
+GLMD_API int glmd_count(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
+GLMD_API int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Events                                                                                         */
+
+enum glmd_event_type {
+    GLMD_EV_ACCEPTED = 1,  /* the daemon has read the request */
+    GLMD_EV_PROGRESS = 2,  /* waiting or reading the prompt: done, total, cached, queue_position */
+    GLMD_EV_TOKEN = 3,     /* one token and the text it completed, which may be empty */
+    GLMD_EV_TEXT = 4,      /* text that is not one token's */
+    GLMD_EV_TOOL = 5,      /* a tool call begins: text is its id; its name and arguments follow as text */
+    GLMD_EV_END = 6,       /* the last event of its tag: status, reason, usage */
+    GLMD_EV_ERROR = 7,     /* text says for people what is wrong with the request; END follows */
+    GLMD_EV_NOTICE = 8     /* about the daemon, tag 0: reason is one of enum glmd_notice */
+};
+
+enum glmd_channel {
+    GLMD_CHANNEL_CONTENT = 0,
+    GLMD_CHANNEL_REASONING = 1,
+    GLMD_CHANNEL_TOOL_NAME = 2,
+    GLMD_CHANNEL_TOOL_ARGUMENTS = 3
+};
+
+enum glmd_event_flag {
+    GLMD_EVF_MORE = 1,      /* the same piece of text goes on in the next event */
+    GLMD_EVF_FIRST = 2,     /* first token of the answer */
+    GLMD_EVF_STEP_END = 4,  /* nothing further for this tag from this step of the model */
+    GLMD_EVF_DRAFTED = 8    /* the token was guessed first and verified */
+};
+
+enum glmd_reason {
+    GLMD_REASON_NONE = 0,
+    GLMD_REASON_STOP = 1,       /* the model ended its answer */
+    GLMD_REASON_STOP_TEXT = 2,  /* a stop string */
+    GLMD_REASON_LENGTH = 3,     /* max_tokens or the context */
+    GLMD_REASON_TOOL_CALLS = 4, /* the answer ends with calls */
+    GLMD_REASON_CANCELLED = 5,
+    GLMD_REASON_DEADLINE = 6,
+    GLMD_REASON_ERROR = 7,      /* see status */
+    GLMD_REASON_LOOP = 8        /* stopped for repeating itself */
+};
+
+enum glmd_notice {
+    GLMD_NOTICE_DRAINING = 1,
+    GLMD_NOTICE_LIMITS = 2,
+    GLMD_NOTICE_MODEL = 3,
+    GLMD_NOTICE_HANG = 4,       /* the daemon has shown no life for some seconds */
+    GLMD_NOTICE_ALIVE = 5       /* and is back */
+};
+
+/* token of an event that is not about one token */
+#define GLMD_NO_TOKEN 0xffffffffu
+
+struct glmd_alt {
+    uint32_t token;
+    float logprob;
+};
+
+struct glmd_usage {
+    uint32_t size;
+    uint32_t prompt_tokens;
+    uint32_t cached_tokens;      /* of the prompt, found ready */
+    uint32_t completion_tokens;  /* reasoning included */
+    uint32_t reasoning_tokens;
+    uint32_t drafted_tokens;
+    uint32_t accepted_tokens;    /* of the drafted */
+    uint32_t reserved;
+    uint64_t queued_ns;
+    uint64_t prefill_ns;
+    uint64_t decode_ns;
+};
+
+/* Filled by glmd_next().  text, alts and usage point into memory of the connection and are valid until
+ * the next glmd_release(), glmd_dispatch(), glmd_wait(), glmd_complete() or glmd_close(). */
+struct glmd_event {
+    uint32_t size;
+    uint32_t type;              /* enum glmd_event_type; ignore types you do not know */
+    uint32_t channel;           /* enum glmd_channel */
+    uint32_t flags;             /* enum glmd_event_flag, or-ed */
+    uint64_t tag;
+    uint32_t seq;               /* the daemon's record number for this tag, rising */
+    uint32_t token;
+    const char *text;           /* UTF-8, never NULL, no NUL at its end */
+    size_t text_len;
+    const struct glmd_alt *alts;
+    uint32_t n_alts;
+    float logprob;              /* NaN when not asked for */
+    uint64_t t_sampled_ns;      /* CLOCK_MONOTONIC when the daemon had the token */
+    int32_t status;             /* END, ERROR: 0 or negative errno */
+    uint32_t reason;            /* END: enum glmd_reason; NOTICE: enum glmd_notice */
+    uint32_t done;              /* PROGRESS: prompt tokens read ... */
+    uint32_t total;             /* ... of so many, */
+    uint32_t cached;            /* so many of them found ready */
+    uint32_t queue_position;    /* 0: running */
+    const struct glmd_usage *usage;  /* END; NULL when the daemon sent none */
+};
+
+/* 1 and one event, or 0: nothing now, and it is safe to poll.  Negative: dead, and everything was
+ * delivered.  Every tag gets exactly one END, from the daemon or, when that is gone, from the library with
+ * the connection's error as status; events the daemon had published come before it. */
+GLMD_API int glmd_next(glmd_conn *c, struct glmd_event *ret);
+
+/* Up to n events at once into an array whose elements all have size set; returns how many, 0 as above. */
+GLMD_API int glmd_next_n(glmd_conn *c, struct glmd_event *ret, size_t n);
+
+/* Gives the memory of all events got so far back to the daemon.  Implied by dispatch, wait and complete;
+ * call it yourself in long runs of glmd_next() so that the daemon need not wait for room. */
+GLMD_API void glmd_release(glmd_conn *c);
+
+/* Fewer wake-ups for screens and loggers: while tokens flow, the descriptor becomes readable after `tokens`
+ * records or `usec` microseconds, whichever is first.  First tokens and ends are never delayed.
+ * tokens 0 or 1 turns it off.  -EOPNOTSUPP: this daemon does not do it. */
+GLMD_API int glmd_set_coalesce(glmd_conn *c, uint32_t tokens, uint32_t usec);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* One call for scripts                                                                           */
+
+/* Submits r, which it takes on success and on failure, blocks until its END and returns the content of
+ * the answer with a NUL behind it, to be freed with glmd_free().  -EBUSY when the connection has other
+ * live requests, because their events would be lost.  Returns the END's status when that is negative;
+ * -EINTR after a signal, and then the request was cancelled first.  ret_len and ret_usage may be NULL;
+ * ret_usage->size must be set. */
+GLMD_API int glmd_complete(glmd_conn *c, glmd_req *r, char **ret_text, size_t *ret_len,
+                           struct glmd_usage *ret_usage);
+GLMD_API void glmd_free(void *p);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
