@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+# Everything that checks, measures or shows the programs. Included by the top makefile.
+
+MODELS := build/models
+export GLMD_MODELS := $(CURDIR)/$(MODELS)
+comma := ,
+
+.PHONY: help deps models check check-long check-arm layers lint mutate bench demo spin golden install
+help:
+	@echo 'make            build the library, the tools and the daemon into build/'
+	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
+	@echo 'make check      install what is missing, build, run every test (SAN=address|thread for sanitizers)'
+	@echo 'make check-long check, both sanitizers, planted faults, aarch64 under emulation'
+	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
+	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
+	@echo 'make layers     check which room includes which against tests/layers.txt'
+	@echo 'make deps       install the packages needed (apt); without root it lists them'
+	@echo 'make install    DESTDIR= prefix= ; programs, library, header, manual pages, units'
+
+deps:
+	@tests/deps.sh build test
+
+models: $(MODELS)/nano/.unpacked $(MODELS)/twin-a/.unpacked
+$(MODELS)/%/.unpacked: tests/models/%.tar.xz
+	$(call say,XZ,$<)
+	@mkdir -p $(MODELS)
+	$(Q)tar -C $(MODELS) -xJf $< && touch $@
+
+# A fresh machine has no pkg-config when make reads this file, so targets that install first re-enter make.
+check:
+	@tests/deps.sh build test
+	@+$(MAKE) --no-print-directory check-run WERROR=1
+
+.PHONY: check-run
+check-run: models tests $(if $(SAN),,layers lint) 
+	@tests/run.sh $(O) "$(SAN)"
+
+layers: all
+	@tests/layers.sh $(O) tests/layers.txt
+lint:
+	@tests/lint.sh
+
+golden: models daemon
+	@tests/system/golden.sh $(O)
+
+spin:
+	@tests/spin/run.sh
+
+check-long: check
+	@+$(MAKE) --no-print-directory check SAN=address
+	@+$(MAKE) --no-print-directory check SAN=thread
+	@+$(MAKE) --no-print-directory mutate
+	@+$(MAKE) --no-print-directory check-arm
+
+check-arm: models
+	@tests/deps.sh build test arm
+	@tests/arm.sh
+
+mutate: models
+	@tests/deps.sh build test
+	@+$(MAKE) --no-print-directory FAULTS=1 tests
+	@tests/mutate/run.sh build-fault
+
+bench: models
+	@tests/deps.sh build test
+	@+$(MAKE) --no-print-directory bench-build
+	@tests/bench/run.sh $(O)
+.PHONY: bench-build
+bench-build: all $(addprefix $(O)/bench/,$(BENCH))
+
+demo:
+	@tests/deps.sh build
+	@+$(MAKE) --no-print-directory all models
+	@tests/system/demo.sh $(O)
+
+bindir   := $(prefix)/bin
+sbindir  := $(prefix)/sbin
+mandir   := $(prefix)/share/man
+unitdir  ?= $(prefix)/lib/systemd/system
+install: all
+	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(prefix)/include $(unitdir) \
+	    $(prefix)/lib/udev/rules.d $(prefix)/lib/sysusers.d $(prefix)/lib/tmpfiles.d $(prefix)/lib/glmd \
+	    $(foreach s,1 3 5 8,$(mandir)/man$(s)))
+	install -m 755 $(O)/glmctl $(addprefix $(O)/,$(TOOLS)) $(DESTDIR)$(bindir)
+	install -m 755 $(O)/glmd $(DESTDIR)$(sbindir)
+	install -m 755 $(O)/libglmd.so.1 $(DESTDIR)$(libdir)/libglmd.so.$(VERSION)
+	ln -sf libglmd.so.$(VERSION) $(DESTDIR)$(libdir)/libglmd.so.1
+	ln -sf libglmd.so.1 $(DESTDIR)$(libdir)/libglmd.so
+	install -m 644 $(O)/libglmd.a $(DESTDIR)$(libdir)
+	install -m 644 $(O)/glmd.pc $(DESTDIR)$(libdir)/pkgconfig
+	install -m 644 client/glmd.h ipc/wire.h $(DESTDIR)$(prefix)/include
+	for s in 1 3 5 8; do for f in daemon/man/*.$$s client/man/*.$$s; do \
+	    if [ -e $$f ]; then install -m 644 $$f $(DESTDIR)$(mandir)/man$$s; fi; done; done
+	for f in units/*.service units/*.socket; do if [ -e $$f ]; then \
+	    sed 's|@sbindir@|$(sbindir)|g' $$f > $(DESTDIR)$(unitdir)/$${f##*/}; fi; done
+	for f in units/*.sysusers; do if [ -e $$f ]; then b=$${f##*/}; \
+	    install -m 644 $$f $(DESTDIR)$(prefix)/lib/sysusers.d/$${b%.sysusers}.conf; fi; done
+	for f in units/*.tmpfiles; do if [ -e $$f ]; then b=$${f##*/}; \
+	    install -m 644 $$f $(DESTDIR)$(prefix)/lib/tmpfiles.d/$${b%.tmpfiles}.conf; fi; done
+	if [ -e units/glmd.conf ]; then install -m 644 units/glmd.conf $(DESTDIR)$(prefix)/lib/glmd/glmd.conf; fi
+	install -m 644 udev/*.rules $(DESTDIR)$(prefix)/lib/udev/rules.d

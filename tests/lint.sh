@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# lint.sh: the habits a machine can check. Prints each breach; exit 1 when there is one.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+fail=0
+say() { echo "lint: $*"; fail=1; }
+
+if git rev-parse --git-dir >/dev/null 2>&1; then
+    files() { git ls-files -- "$@"; }
+else
+    files() { find . -type f -not -path './build*' -not -path './.git/*' | sed 's|^\./||' | grep -E "$(printf '%s\n' "$@" | sed 's/\./\\./g;s/\*/.*/g' | paste -sd'|')\$"; }
+fi
+
+while read -r f; do
+    [ -e "$f" ] || continue
+    n=$(wc -l <"$f")
+    case $f in *table* | *unicode*) ;; *) [ "$n" -le 600 ] || say "$f has $n lines, 600 at most" ;; esac
+    head -n 3 "$f" | grep -q 'SPDX-License-Identifier: MIT' || say "$f has no licence line at its top"
+    ! grep -nP '\t' "$f" | head -n 1 | grep -q . || say "$f has tab characters"
+    case $f in *table* | *unicode*) ;; *)
+        awk -v f="$f" 'length($0) > 120 { print "lint: " f ":" NR ": line of " length($0) " columns"; bad = 1 } END { exit bad }' "$f" || fail=1 ;;
+    esac
+done < <(files '*.c' '*.h')
+
+words='TO''DO|FIX''ME|XX''X\b'
+mapfile -t sources < <(files '*.c' '*.h' '*.sh' '*.mk' Makefile)
+if grep -nE "$words" "${sources[@]}" /dev/null; then
+    say "unfinished work is not committed"
+fi
+
+[ "$(wc -l <README.md)" -lt 200 ] || say "README.md must stay under 200 lines"
+size=$(files '*' | tr '\n' '\0' | xargs -0 stat -c %s 2>/dev/null | awk '{ s += $1 } END { print s }')
+[ "$size" -lt $((48 << 20)) ] || say "tracked files are $size bytes, 48 MiB at most"
+
+for p in glmd.8 glmd.conf.5 glm-eval.1; do [ -e "daemon/man/$p" ] || say "daemon/man/$p is missing"; done
+for p in glmctl.1 libglmd.3; do [ -e "client/man/$p" ] || say "client/man/$p is missing"; done
+for f in daemon/man/*.[0-9] client/man/*.[0-9]; do
+    out=$(mandoc -T lint -W warning "$f" 2>&1)
+    [ -z "$out" ] || say "manual page: $out"
+done
+
+if command -v shellcheck >/dev/null; then
+    mapfile -t scripts < <(files '*.sh')
+    shellcheck -S warning "${scripts[@]}" .ci/run || fail=1
+fi
+[ $fail -eq 0 ] && echo "lint: clean"
+exit $fail
