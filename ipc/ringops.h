@@ -97,7 +97,7 @@ static inline bool glmw_need_bell(uint32_t event, uint32_t old, uint32_t new_tai
     return (uint32_t)(event - old) < (uint32_t)(new_tail - old);
 }
 
-/* For urgent records (first token, END, ERROR, NOTICE): true when the peer is armed at all, however far on. */
+/* For urgent records (first token, END, ERROR, NOTICE): true when the peer is armed at all. */
 static inline bool glmw_need_bell_urgent(uint32_t event, uint32_t old) {
     return (int32_t)(event - old) >= 0;
 }
