@@ -4,6 +4,9 @@
 #ifndef GLMD_KERN_BACKEND_H
 #define GLMD_KERN_BACKEND_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "kern.h"
 
 enum kern_stage_op {
@@ -33,6 +36,7 @@ struct kern_prog {
 
 struct kern_backend {
     const char *name;
+    bool weightless; /* "script": no tensor is packed, any shape is fine */
     int (*query)(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len);
     /* k->ctl … are set; the backend fills k->impl */
     int (*open)(struct kern *k, char *err, size_t err_len);
@@ -42,6 +46,7 @@ struct kern_backend {
     int (*pack_done)(struct kern *k);
     int (*capture)(struct kern *k, const struct kern_prog *prog); /* called at capture_end; may refuse */
     int (*plan_load)(struct kern *k, uint32_t lane);              /* plan already checked and copied */
+    /* The engine's order is kept by the backend; -EAGAIN when its queue is full. */
     int (*launch)(struct kern *k, const struct kern_prog *prog);
     int (*wait)(struct kern *k, uint32_t lane);
     uint64_t (*slot_bytes)(const struct kern *k);
@@ -54,6 +59,15 @@ struct kern_backend {
     void (*mem_free)(enum kern_mem cls, struct kern_block *block);
 };
 
+/* What kern.c knows of a slot; kept on the host for every backend. A head that draws a trunk token stores it in
+ * `last` (host backends; a device backend keeps its own copy where the stages read it). */
+struct kern_slot_info {
+    uint32_t pos;     /* committed tokens */
+    uint32_t pending; /* rows whose factors wait in the slot */
+    uint32_t last;    /* token last drawn, or KERN_NONE */
+    bool has_last;    /* a plan with a trunk draw for this slot was loaded */
+};
+
 /* Lives at the start of KERN_MEM_CTL; kern.c owns it, the backend's own object follows it. */
 struct kern {
     const struct kern_backend *backend;
@@ -64,6 +78,7 @@ struct kern {
     void *impl;
     bool packed, running, lost;
     int capturing; /* lane, or -1 */
+    pthread_mutex_t error_lock; /* kern_pack() may fail on several threads at once */
     uint32_t n_progs, n_stages;
     struct kern_prog *progs;   /* [KERN_MAX_PROGS] */
     struct kern_stage *stages; /* [KERN_MAX_STAGES] */
@@ -71,7 +86,26 @@ struct kern {
     struct kern_result *results[KERN_LANES]; /* [max_samples] */
     struct kern_counters counters[KERN_LANES];
     bool loaded[KERN_LANES];
+    uint32_t in_flight[KERN_LANES]; /* launches since the last kern_wait */
+    struct kern_slot_info *slots;   /* [n_slots] */
+    _Atomic uint64_t *packed_bytes; /* [kern_part_count()]: format << 56 | bytes received */
+    uint64_t model_id;              /* digest of what a slot's bytes depend on */
 };
+
+/* ---- parts (kern_parts.c) ---- */
+
+struct kern_part_info {
+    uint64_t rows, cols;
+    uint32_t experts; /* tensors of this part in the layer: 1, or n_experts */
+    bool matrix;      /* BF16, kept so; otherwise kept as F32 */
+};
+
+/* false: the layer (0 for the global parts) has no such part */
+bool kern_part_info(const struct kern_model_desc *m, uint32_t part, uint32_t layer, struct kern_part_info *ret);
+uint64_t kern_part_count(const struct kern_model_desc *m);
+uint64_t kern_part_slot(const struct kern_model_desc *m, const struct kern_tensor_id *id); /* < kern_part_count */
+/* Range and consistency of every value, common to all backends; err says which. */
+int kern_config_check(const struct kern_config *cfg, bool weightless, char *err, size_t err_len);
 
 /* Bytes kern.c itself needs at the start of KERN_MEM_CTL; a backend's query adds its own after it. */
 uint64_t kern_ctl_bytes(const struct kern_config *cfg);
@@ -80,6 +114,10 @@ void kern_error(struct kern *k, const char *fmt, ...) __attribute__((format(prin
 extern const struct kern_backend kern_ref_backend;
 extern const struct kern_backend kern_cpu_backend;
 extern const struct kern_backend kern_script_backend;
+
+static inline uint32_t kern_total_layers(const struct kern_model_desc *m) {
+    return m->n_layers + m->n_draft;
+}
 
 /* Typed access to a checked plan. */
 static inline const struct kern_row *plan_rows(const struct kern_plan *p) {

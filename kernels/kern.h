@@ -231,7 +231,15 @@ const char *kern_name(const struct kern *k);       /* "ref", "cpu/avx2", … sta
 const char *kern_last_error(const struct kern *k); /* one sentence, valid until the next call; never NULL */
 const char *kern_open_error(void);                 /* the same for kern_query and kern_open; thread-local */
 
-/* A window of one tensor's row-major bytes, at any offset and of any length; copied before return. */
+/* The shape a part must have in this model; -ENOENT when the model has no such tensor (wrong layer kind, expert
+ * out of range). ret_matrix: weight matrices are accepted as BF16 only and kept so; everything else (norms,
+ * convolution taps, gates' vectors, biases, ape) is accepted as BF16 or F32 and kept as F32. */
+int kern_part_shape(const struct kern_model_desc *m, const struct kern_tensor_id *id, uint64_t *ret_rows,
+                    uint64_t *ret_cols, bool *ret_matrix);
+const char *kern_part_name(uint32_t part); /* "kda.q_proj", …; "?" for an unknown part */
+
+/* A window of one tensor's row-major bytes, at any offset and of any length; copied before return. All windows
+ * of one tensor have the same format; together they cover it exactly once. */
 int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
               const void *bytes, uint64_t n);
 /* Every part complete? -ENODATA names the first that is not. Afterwards weights are read-only. */
@@ -248,19 +256,25 @@ enum kern_seq_flags {
     KERN_SEQ_PREFILL = 1u << 1, /* chunked form; lane 1 only; pos0 on the grid */
     KERN_SEQ_COMMIT = 1u << 2,  /* state after the last row is stored at once; otherwise rows stay pending */
     KERN_SEQ_DRAFT = 1u << 3,   /* the draft stages run rows whose next token is known */
+    KERN_SEQ_ALL_FLAGS = (1u << 4) - 1,
 };
 
 struct kern_row {
     uint32_t token; /* id, or KERN_TOKEN_LAST */
     uint32_t seq;   /* index into seqs */
     uint32_t pos;   /* absolute position */
-    uint32_t next;  /* token at pos + 1 for the draft stages, or KERN_NONE */
+    uint32_t next;  /* token at pos + 1 for the draft stages, KERN_TOKEN_LAST (the token this step's head draws,
+                     * read when kern_draft_in runs), or KERN_NONE */
     uint32_t embed; /* row of the embeddings area instead of a token (pictures), or KERN_NONE */
     uint32_t zero;
 };
 
-/* Rows of a sequence are consecutive, positions pos0, pos0+1, …  The slot holds the committed state of
- * positions below pos0 - keep plus pending factors; `keep` of those rows are committed first, in order. */
+/* Rows of a sequence are consecutive, positions pos0, pos0+1, …, and the sequences tile the rows in order. The
+ * slot holds the committed state of positions below pos0 - keep plus pending factors; `keep` of those rows are
+ * committed first, in order; pending rows beyond `keep` are forgotten. A sequence without rows (keep > 0 and
+ * KERN_SEQ_COMMIT) only commits. PREFILL implies COMMIT. Every slot occurs once in a plan; a page that a sequence
+ * writes (those of its rows' positions) occurs nowhere else in the plan. Rows with `next` are the first ones of
+ * their sequence. */
 struct kern_seq {
     uint32_t slot;
     uint32_t row0, n_rows;
@@ -280,12 +294,14 @@ enum kern_source { KERN_SOURCE_TRUNK = 0, KERN_SOURCE_DRAFT = 1 };
  *   logprobs are taken from log_softmax(z) over real tokens, before anything below;
  *   banned ids, masked-out ids and padding rows become -inf; bias is added;
  *   repetition r: z>0 ? z/r : z*r for tokens seen in prompt or output;
- *   presence/frequency: z -= presence + frequency*count for tokens of the output;
+ *   presence/frequency: z -= presence + frequency*count for tokens of the output (count > 0);
  *   temperature 0: the largest z, ties to the smaller id;
- *   else p = softmax(z / temperature); top_k largest; then the smallest prefix (by p desc, id asc) whose sum
- *   reaches top_p; then p >= min_p * max p; the survivor with the largest
- *   log p + G(seed, position, id) wins, G = -log(-log(u)), u from a counter-based 64-bit mix, in double:
- *   the draw depends on nothing but seed, position and the row's logits. */
+ *   else the top_k largest by (z desc, id asc) remain; p = softmax(z / temperature) over what remains; then the
+ *   smallest prefix in the same order whose sum reaches top_p; then p >= min_p * max p; the survivor with the
+ *   largest log p + G(seed, position, id) wins (ties to the smaller id), G = -log(-log(u)), u from a
+ *   counter-based 64-bit mix, in double; position is the one the drawn token will have (the row's + 1, a draft
+ *   row's + 2): the draw depends on nothing but seed, position and the row's logits.
+ * Steps up to the penalties are done in float32. */
 struct kern_sample {
     uint32_t row;
     uint16_t mode;   /* enum kern_sample_mode */
@@ -326,6 +342,9 @@ struct kern_plan {
     uint32_t zero;
 };
 
+/* From the counts in the header: magic, version, offsets and bytes, areas in canonical order, nothing else
+ * touched. Returns the plan's bytes, 0 when they exceed cap (nothing written then). */
+uint64_t kern_plan_layout(const struct kern_config *cfg, struct kern_plan *p, uint64_t cap);
 uint64_t kern_plan_digest(const struct kern_plan *p);
 /* Every index, slice, flag and number against the configuration; -EINVAL, -EBADMSG (digest), -EOVERFLOW. */
 int kern_plan_check(const struct kern_config *cfg, const struct kern_plan *p, uint64_t bytes);
@@ -352,7 +371,9 @@ int kern_head(struct kern *k, enum kern_source source); /* logits and sampling f
 /* ---- running -------------------------------------------------------------------------------------------- */
 
 /* Checks and copies the plan to where the stages read it; resets the lane's counters and results. The lane
- * must be idle. */
+ * must be idle (-EBUSY). A plan also has to continue what its slots hold: -ESTALE when pos0 or keep does not
+ * follow from the slot's position and pending rows, or KERN_TOKEN_LAST has nothing to refer to. From then on the
+ * slot counts as moved, so a loaded plan must be launched. */
 int kern_plan_load(struct kern *k, const struct kern_plan *plan, uint64_t bytes);
 /* Enqueues a program over its lane's loaded plan; returns at once, order within the device is launch order. */
 int kern_launch(struct kern *k, const struct kern_prog *prog);
@@ -364,8 +385,10 @@ struct kern_alt {
     float logprob;
 };
 
-enum kern_result_flags { KERN_RESULT_NONFINITE = 1u << 0, /* a logit was NaN or infinite: do not use */
-                         KERN_RESULT_EMPTY = 1u << 1,     /* masks left no token to choose */ };
+enum kern_result_flags {
+    KERN_RESULT_NONFINITE = 1u << 0, /* a real token's logit was NaN or infinite: token, top1 are KERN_NONE */
+    KERN_RESULT_EMPTY = 1u << 1,     /* bans and masks left no token to choose: token is KERN_NONE */
+};
 
 struct kern_result {
     uint32_t sample; /* index of the plan's entry */
@@ -396,8 +419,11 @@ int kern_counters(const struct kern *k, uint32_t lane, struct kern_counters *ret
 
 /* ---- state ---------------------------------------------------------------------------------------------- */
 
+/* Committed tokens of a slot, and rows still pending beyond them. */
+int kern_slot_state(const struct kern *k, uint32_t slot, uint32_t *ret_pos, uint32_t *ret_pending);
 /* A slot's committed content as bytes in this backend's own layout (checkpoints, spill, tests); the lanes
- * must be idle. Pending factors must have been resolved: -EBUSY otherwise. */
+ * must be idle. Pending factors must have been resolved: -EBUSY otherwise. kern_slot_write refuses bytes of
+ * another model, backend or layout with -EBADMSG. */
 uint64_t kern_slot_bytes(const struct kern *k);
 int kern_slot_read(struct kern *k, uint32_t slot, void *dst, uint64_t bytes);
 int kern_slot_write(struct kern *k, uint32_t slot, const void *src, uint64_t bytes);

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening, packing, capture and dispatch, common to all backends. Owns struct kern, which lives at the start of
+ * KERN_MEM_CTL together with the programs, the plan copies and the result blocks. One thread calls everything
+ * here except kern_pack(). Allocates nothing; never logs. */
+#include "backend.h"
+#include "kern_private.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct kern_backend *const backends[] = {&kern_ref_backend, &kern_cpu_backend,
+                                                      &kern_script_backend};
+
+static _Thread_local char open_error[256];
+
+static const struct kern_backend *find_backend(const char *name) {
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++)
+        if (name && strcmp(backends[i]->name, name) == 0)
+            return backends[i];
+    snprintf(open_error, sizeof(open_error), "backend \"%s\" is unknown; known are ref, cpu and script",
+             name ? name : "");
+    return NULL;
+}
+
+const char *kern_open_error(void) {
+    return open_error;
+}
+
+void kern_error(struct kern *k, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    pthread_mutex_lock(&k->error_lock);
+    vsnprintf(k->error, sizeof(k->error), fmt, ap);
+    pthread_mutex_unlock(&k->error_lock);
+    va_end(ap);
+}
+
+const char *kern_last_error(const struct kern *k) {
+    /* A copy per thread: another packing thread may be writing the original. */
+    static _Thread_local char copy[sizeof(k->error)];
+    struct kern *w = (struct kern *)(uintptr_t)k;
+    pthread_mutex_lock(&w->error_lock);
+    memcpy(copy, k->error, sizeof(copy));
+    pthread_mutex_unlock(&w->error_lock);
+    return copy;
+}
+
+/* ---- layout of the control block ---- */
+
+static uint64_t take(uint64_t *at, uint64_t bytes) {
+    uint64_t r = *at;
+    *at = (r + bytes + 63) & ~63ull;
+    return r;
+}
+
+struct ctl_layout {
+    uint64_t progs, stages, plan[KERN_LANES], results[KERN_LANES], slots, packed, bytes;
+};
+
+static void layout_ctl(const struct kern_config *c, bool weightless, struct ctl_layout *l) {
+    uint64_t at = 0;
+    take(&at, sizeof(struct kern));
+    l->progs = take(&at, KERN_MAX_PROGS * sizeof(struct kern_prog));
+    l->stages = take(&at, KERN_MAX_STAGES * sizeof(struct kern_stage));
+    for (int i = 0; i < KERN_LANES; i++) {
+        l->plan[i] = take(&at, c->max_plan_bytes);
+        l->results[i] = take(&at, c->max_samples * (uint64_t)sizeof(struct kern_result));
+    }
+    l->slots = take(&at, c->n_slots * (uint64_t)sizeof(struct kern_slot_info));
+    l->packed = take(&at, weightless ? 0 : kern_part_count(&c->model) * sizeof(uint64_t));
+    l->bytes = at;
+}
+
+uint64_t kern_ctl_bytes(const struct kern_config *cfg) {
+    struct ctl_layout l;
+    layout_ctl(cfg, false, &l);
+    return l.bytes;
+}
+
+/* ---- query, open, close ---- */
+
+int kern_query(const char *backend, const struct kern_config *cfg, uint64_t ret_bytes[KERN_MEM_N]) {
+    const struct kern_backend *b = find_backend(backend);
+    if (!b)
+        return -ENOENT;
+    open_error[0] = 0;
+    int r = kern_config_check(cfg, b->weightless, open_error, sizeof(open_error));
+    if (r)
+        return r;
+    uint64_t bytes[KERN_MEM_N] = {0};
+    r = b->query(cfg, bytes, open_error, sizeof(open_error));
+    if (r)
+        return r;
+    for (int i = 0; i < KERN_MEM_N; i++)
+        if (bytes[i] > 1ull << 56) {
+            snprintf(open_error, sizeof(open_error), "memory class %d would need %llu bytes", i,
+                     (unsigned long long)bytes[i]);
+            return -EOVERFLOW;
+        }
+    memcpy(ret_bytes, bytes, sizeof(bytes));
+    return 0;
+}
+
+int kern_mem_alloc(const char *backend, enum kern_mem cls, uint64_t bytes, struct kern_block *ret) {
+    const struct kern_backend *b = find_backend(backend);
+    if (!b)
+        return -ENOENT;
+    return b->mem_alloc ? b->mem_alloc(cls, bytes, ret) : kern_host_alloc(bytes, ret);
+}
+
+void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *block) {
+    const struct kern_backend *b = find_backend(backend);
+    if (!b)
+        return;
+    if (b->mem_free)
+        b->mem_free(cls, block);
+    else
+        kern_host_free(block);
+}
+
+/* What the bytes of a slot depend on; field by field, because padding of a struct is not defined. */
+static uint64_t model_id(const struct kern_config *c, const char *name) {
+    const struct kern_model_desc *m = &c->model;
+    const uint32_t dims[] = {m->hidden,    m->n_layers,    m->n_draft,   m->kda_heads, m->kda_dim, m->conv_width,
+                             m->index_dim, m->index_kpool, m->mla_heads, m->kv_rank,   c->cache};
+    uint64_t h = 0xcbf29ce484222325ull;
+    for (const char *s = name; *s; s++)
+        h = (h ^ (uint8_t)*s) * 0x100000001b3ull;
+    for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
+        h = (h ^ dims[i]) * 0x100000001b3ull;
+    for (uint32_t i = 0; i < kern_total_layers(m) && i < KERN_MAX_LAYERS; i++)
+        h = (h ^ (m->layer[i].mix * 16u + m->layer[i].index)) * 0x100000001b3ull;
+    return h;
+}
+
+int kern_open(const char *backend, const struct kern_config *cfg, const struct kern_block mem[KERN_MEM_N],
+              struct kern **ret) {
+    uint64_t need[KERN_MEM_N];
+    int r = kern_query(backend, cfg, need);
+    if (r)
+        return r;
+    for (int i = 0; i < KERN_MEM_N; i++)
+        if (mem[i].bytes < need[i] || (need[i] && ((uintptr_t)mem[i].base & 4095))) {
+            snprintf(open_error, sizeof(open_error),
+                     "memory class %d: %llu bytes given, %llu needed, 4096-aligned", i,
+                     (unsigned long long)mem[i].bytes, (unsigned long long)need[i]);
+            return -EINVAL;
+        }
+    const struct kern_backend *b = find_backend(backend);
+    char *base = mem[KERN_MEM_CTL].base;
+    struct ctl_layout l;
+    layout_ctl(cfg, b->weightless, &l);
+    memset(base, 0, l.bytes);
+    struct kern *k = (struct kern *)(void *)base;
+    k->backend = b;
+    k->cfg = *cfg;
+    memcpy(k->mem, mem, sizeof(k->mem));
+    snprintf(k->name, sizeof(k->name), "%s", b->name);
+    k->capturing = -1;
+    k->progs = (struct kern_prog *)(void *)(base + l.progs);
+    k->stages = (struct kern_stage *)(void *)(base + l.stages);
+    for (int i = 0; i < KERN_LANES; i++) {
+        k->plan[i] = (struct kern_plan *)(void *)(base + l.plan[i]);
+        k->results[i] = (struct kern_result *)(void *)(base + l.results[i]);
+    }
+    k->slots = (struct kern_slot_info *)(void *)(base + l.slots);
+    for (uint32_t i = 0; i < cfg->n_slots; i++)
+        k->slots[i].last = KERN_NONE;
+    k->packed_bytes = (_Atomic uint64_t *)(void *)(base + l.packed);
+    k->model_id = model_id(cfg, b->name);
+    pthread_mutex_init(&k->error_lock, NULL);
+    r = b->open(k, open_error, sizeof(open_error));
+    if (r) {
+        pthread_mutex_destroy(&k->error_lock);
+        return r;
+    }
+    *ret = k;
+    return 0;
+}
+
+struct kern *kern_close(struct kern *k) {
+    if (k) {
+        k->backend->close(k);
+        pthread_mutex_destroy(&k->error_lock);
+    }
+    return NULL;
+}
+
+const char *kern_name(const struct kern *k) {
+    return k->name;
+}
+
+/* ---- packing ---- */
+
+#define PACK_BYTES ((1ull << 56) - 1)
+
+int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+              const void *bytes, uint64_t n) {
+    const struct kern_model_desc *m = &k->cfg.model;
+    struct kern_part_info info;
+    if (k->backend->weightless)
+        return 0;
+    if (k->packed)
+        return kern_error(k, "weights are complete and cannot be changed"), -EPERM;
+    if (!kern_part_info(m, id->part, id->layer, &info) || id->expert >= info.experts)
+        return kern_error(k, "layer %u has no tensor %s, expert %u", id->layer, kern_part_name(id->part), id->expert),
+               -ENOENT;
+    if (t->rows != info.rows || t->cols != info.cols)
+        return kern_error(k, "layer %u %s: shape is [%llu, %llu], expected [%llu, %llu]", id->layer,
+                          kern_part_name(id->part), (unsigned long long)t->rows, (unsigned long long)t->cols,
+                          (unsigned long long)info.rows, (unsigned long long)info.cols),
+               -EINVAL;
+    if (t->format != KERN_BF16 && (t->format != KERN_F32 || info.matrix))
+        return kern_error(k, "layer %u %s: format %u, expected BF16%s", id->layer, kern_part_name(id->part),
+                          t->format, info.matrix ? "" : " or F32"),
+               -EINVAL;
+    uint64_t total = info.rows * info.cols * (t->format == KERN_F32 ? 4 : 2);
+    if (n > total || offset > total - n)
+        return kern_error(k, "layer %u %s: window of %llu bytes at %llu leaves the tensor's %llu", id->layer,
+                          kern_part_name(id->part), (unsigned long long)n, (unsigned long long)offset,
+                          (unsigned long long)total),
+               -EINVAL;
+    _Atomic uint64_t *count = &k->packed_bytes[kern_part_slot(m, id)];
+    uint64_t old = atomic_load_explicit(count, memory_order_relaxed), now;
+    if ((old >> 56 && old >> 56 != t->format) || (old & PACK_BYTES) > total - n)
+        return kern_error(k, "layer %u %s: windows overlap or change format", id->layer,
+                          kern_part_name(id->part)),
+               -EINVAL;
+    int r = k->backend->pack(k, id, t, offset, bytes, n);
+    if (r)
+        return r;
+    /* P1: release, pairs with the acquire in kern_pack_done(): counted bytes are written bytes. */
+    do
+        now = (uint64_t)t->format << 56 | ((old & PACK_BYTES) + n);
+    while (!atomic_compare_exchange_weak_explicit(count, &old, now, memory_order_release, memory_order_relaxed));
+    return 0;
+}
+
+static int part_complete(struct kern *k, uint32_t layer, uint32_t part, const struct kern_part_info *info) {
+    for (uint32_t e = 0; e < info->experts; e++) {
+        const struct kern_tensor_id id = {.part = part, .layer = layer, .expert = e};
+        uint64_t v = atomic_load_explicit(&k->packed_bytes[kern_part_slot(&k->cfg.model, &id)],
+                                          memory_order_acquire); /* pairs with P1 */
+        uint64_t total = info->rows * info->cols * (v >> 56 == KERN_F32 ? 4 : 2);
+        if ((v & PACK_BYTES) != total)
+            return kern_error(k, "layer %u %s expert %u: %llu of %llu bytes received", layer, kern_part_name(part),
+                              e, (unsigned long long)(v & PACK_BYTES), (unsigned long long)total),
+                   -ENODATA;
+    }
+    return 0;
+}
+
+int kern_pack_done(struct kern *k) {
+    const struct kern_model_desc *m = &k->cfg.model;
+    if (k->packed)
+        return 0;
+    for (uint32_t l = 0; !k->backend->weightless && l < kern_total_layers(m); l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            struct kern_part_info info;
+            int r = kern_part_info(m, part, l, &info) ? part_complete(k, l, part, &info) : 0;
+            if (r)
+                return r;
+        }
+    int r = k->backend->pack_done ? k->backend->pack_done(k) : 0;
+    if (!r)
+        k->packed = true;
+    return r;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/* Ranges and consistency of a kern_config. After this check no product of two or three dimensions, layers and
+ * page or slot counts can leave 64 bits, so that backends may size their memory with plain arithmetic; the
+ * text names the first value that is wrong. Pure functions, any thread. */
+#include "backend.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+struct range {
+    const char *name;
+    uint64_t value, lo, hi;
+};
+
+static int refuse(char *err, size_t err_len, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int refuse(char *err, size_t err_len, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err, err_len, fmt, ap);
+    va_end(ap);
+    return -EINVAL;
+}
+
+static int check_ranges(const struct range *r, size_t n, char *err, size_t err_len) {
+    for (size_t i = 0; i < n; i++)
+        if (r[i].value < r[i].lo || r[i].value > r[i].hi)
+            return refuse(err, err_len, "%s is %llu, but must be between %llu and %llu", r[i].name,
+                          (unsigned long long)r[i].value, (unsigned long long)r[i].lo,
+                          (unsigned long long)r[i].hi);
+    return 0;
+}
+
+static int check_engine(const struct kern_config *c, char *err, size_t err_len) {
+    const struct kern_model_desc *m = &c->model;
+    const struct range r[] = {
+        {"rank", c->rank, 0, 0},
+        {"n_ranks", c->n_ranks, 1, 1},
+        {"threads", c->threads, 0, 1024},
+        {"cache", c->cache, KERN_CACHE_F32, KERN_CACHE_BF16},
+        {"n_pages", c->n_pages, 1, 1u << 24},
+        {"n_slots", c->n_slots, 1, 1u << 16},
+        {"max_seqs", c->max_seqs, 1, 1u << 12},
+        {"max_rows of the decode lane", c->max_rows[KERN_LANE_DECODE], 1, 1u << 16},
+        {"max_rows of the prefill lane", c->max_rows[KERN_LANE_PREFILL], KERN_GRID, 1u << 16},
+        {"max_samples", c->max_samples, 1, 1u << 16},
+        {"max_context", c->max_context, 1, 1u << 24},
+        {"max_plan_bytes", c->max_plan_bytes, sizeof(struct kern_plan), 1ull << 32},
+        {"vocab_rows", m->vocab_rows, 1, 1u << 22},
+        {"vocab_tokens", m->vocab_tokens, 1, m->vocab_rows},
+        {"hidden", m->hidden, 1, 1u << 16},
+        {"n_layers", m->n_layers, 1, KERN_MAX_LAYERS - 1},
+        {"n_draft", m->n_draft, 0, 1},
+        {"max_plan_bytes modulo 8", c->max_plan_bytes % 8, 0, 0},
+        {"max_rows of the prefill lane modulo the grid", c->max_rows[KERN_LANE_PREFILL] % KERN_GRID, 0, 0},
+    };
+    return check_ranges(r, sizeof(r) / sizeof(r[0]), err, err_len);
+}
+
+static int check_layer(const struct kern_model_desc *m, uint32_t i, bool *full_seen, char *err, size_t err_len) {
+    const struct kern_layer_desc *l = &m->layer[i];
+    bool draft = i >= m->n_layers;
+    if (l->mix != KERN_MIX_KDA && l->mix != KERN_MIX_MLA)
+        return refuse(err, err_len, "layer %u has mixer kind %u, known are 1 (KDA) and 2 (MLA)", i, l->mix);
+    if (l->index > KERN_INDEX_SHARED)
+        return refuse(err, err_len, "layer %u has indexer kind %u, known are 0 to 2", i, l->index);
+    if (l->mix == KERN_MIX_KDA && l->index != KERN_INDEX_NONE)
+        return refuse(err, err_len, "layer %u is a KDA layer and cannot have an indexer", i);
+    if (l->resid != KERN_RESID_MHC && l->resid != KERN_RESID_PLAIN)
+        return refuse(err, err_len, "layer %u has residual kind %u, known are 1 and 2", i, l->resid);
+    if (l->mlp != KERN_MLP_DENSE && l->mlp != KERN_MLP_MOE)
+        return refuse(err, err_len, "layer %u has feed-forward kind %u, known are 1 and 2", i, l->mlp);
+    if (!draft && l->resid != m->layer[0].resid)
+        return refuse(err, err_len, "layer %u has another residual kind than layer 0", i);
+    if (draft && (l->resid != KERN_RESID_PLAIN || l->mix != KERN_MIX_MLA || l->index == KERN_INDEX_SHARED))
+        return refuse(err, err_len, "draft layer %u must be MLA with its own or no indexer and a plain residual", i);
+    if (l->index == KERN_INDEX_SHARED && !*full_seen)
+        return refuse(err, err_len, "layer %u shares an index selection, but no earlier layer makes one", i);
+    if (l->index == KERN_INDEX_FULL)
+        *full_seen = true;
+    return 0;
+}
+
+static int check_layers(const struct kern_model_desc *m, char *err, size_t err_len) {
+    bool full_seen = false;
+    for (uint32_t i = 0; i < kern_total_layers(m); i++) {
+        int r = check_layer(m, i, &full_seen, err, err_len);
+        if (r)
+            return r;
+    }
+    if (m->layer[0].resid == KERN_RESID_PLAIN && m->hc_mult != 1)
+        return refuse(err, err_len, "hc_mult is %u, but a model with plain residuals has one stream", m->hc_mult);
+    return 0;
+}
+
+static bool any_layer(const struct kern_model_desc *m, bool (*is)(const struct kern_layer_desc *)) {
+    for (uint32_t i = 0; i < kern_total_layers(m); i++)
+        if (is(&m->layer[i]))
+            return true;
+    return false;
+}
+static bool is_kda(const struct kern_layer_desc *l) {
+    return l->mix == KERN_MIX_KDA;
+}
+static bool is_mla(const struct kern_layer_desc *l) {
+    return l->mix == KERN_MIX_MLA;
+}
+static bool is_indexed(const struct kern_layer_desc *l) {
+    return l->index == KERN_INDEX_FULL;
+}
+static bool is_dense(const struct kern_layer_desc *l) {
+    return l->mlp == KERN_MLP_DENSE;
+}
+static bool is_moe(const struct kern_layer_desc *l) {
+    return l->mlp == KERN_MLP_MOE;
+}
+
+static int check_dims(const struct kern_model_desc *m, char *err, size_t err_len) {
+    bool kda = any_layer(m, is_kda), mla = any_layer(m, is_mla), idx = any_layer(m, is_indexed);
+    bool dense = any_layer(m, is_dense), moe = any_layer(m, is_moe);
+    const struct range r[] = {
+        {"hc_mult", m->hc_mult, 1, KERN_MAX_HC},
+        {"hc_iters", m->hc_iters, m->layer[0].resid == KERN_RESID_MHC, 1000},
+        {"kda_heads", m->kda_heads, kda, 1024},
+        {"kda_dim", m->kda_dim, kda, 512},
+        {"conv_width", m->conv_width, kda, 8},
+        {"mla_heads", m->mla_heads, mla, 1024},
+        {"q_rank", m->q_rank, mla, 1u << 14},
+        {"kv_rank", m->kv_rank, mla, 1u << 12},
+        {"nope_dim", m->nope_dim, mla, 1u << 10},
+        {"rope_dim", m->rope_dim, 0, 1u << 10},
+        {"v_dim", m->v_dim, mla, 1u << 10},
+        {"index_heads", m->index_heads, idx, 1024},
+        {"index_dim", m->index_dim, idx, 1u << 10},
+        {"index_kpool", m->index_kpool, idx, KERN_MAX_KPOOL},
+        {"index_topk", m->index_topk, idx ? m->index_kpool : 0, 1u << 20},
+        {"dense_width", m->dense_width, dense, 1u << 18},
+        {"n_experts", m->n_experts, moe, 1u << 12},
+        {"expert_width", m->expert_width, moe, 1u << 16},
+        {"n_top", m->n_top, moe, m->n_experts < 64 ? m->n_experts : 64},
+        {"n_shared", m->n_shared, 0, 16},
+    };
+    int rc = check_ranges(r, sizeof(r) / sizeof(r[0]), err, err_len);
+    if (rc || !idx)
+        return rc;
+    if (KERN_PAGE_TOKENS % m->index_kpool)
+        return refuse(err, err_len, "index_kpool is %u, but a page of %u tokens must hold whole pools",
+                      m->index_kpool, KERN_PAGE_TOKENS);
+    if (m->index_topk % m->index_kpool)
+        return refuse(err, err_len, "index_topk is %u, not a multiple of index_kpool %u", m->index_topk,
+                      m->index_kpool);
+    return 0;
+}
+
+static int check_floats(const struct kern_model_desc *m, char *err, size_t err_len) {
+    const struct {
+        const char *name;
+        float value, lo, hi;
+    } f[] = {
+        {"rms_eps", m->rms_eps, 0.0f, 1.0f},           {"routed_scale", m->routed_scale, -1e4f, 1e4f},
+        {"swiglu_limit", m->swiglu_limit, 0.0f, 1e6f}, {"rope_theta", m->rope_theta, 0.0f, 1e12f},
+        {"gate_bound", m->gate_bound, -5.0f, 0.0f},    {"hc_eps", m->hc_eps, 0.0f, 1.0f},
+    };
+    for (size_t i = 0; i < sizeof(f) / sizeof(f[0]); i++)
+        if (!isfinite(f[i].value) || f[i].value < f[i].lo || f[i].value > f[i].hi)
+            return refuse(err, err_len, "%s is %g, but must be between %g and %g", f[i].name, (double)f[i].value,
+                          (double)f[i].lo, (double)f[i].hi);
+    return 0;
+}
+
+int kern_config_check(const struct kern_config *cfg, bool weightless, char *err, size_t err_len) {
+    int r = check_engine(cfg, err, err_len);
+    if (r || weightless)
+        return r;
+    r = check_layers(&cfg->model, err, err_len);
+    if (!r)
+        r = check_dims(&cfg->model, err, err_len);
+    if (!r)
+        r = check_floats(&cfg->model, err, err_len);
+    return r;
+}
