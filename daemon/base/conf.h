@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* Configuration of the daemon. One table in conf_table.c is the source of the parser, of the default file
+ * (`glmd --print-default-config`) and of the key list in glmd.conf(5).
+ *
+ * Files are INI in systemd's dialect: sections in brackets, Key=Value, comments on lines of their own, an
+ * empty value gives the default back. An unknown section, an unknown key, a key set twice in one file or a
+ * value out of range refuses to start and names file and line. The starting thread only. */
+#ifndef GLMD_CONF_H
+#define GLMD_CONF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "xerr.h"
+
+#define CONF_PATH_MAX 1024
+#define CONF_MAX_KEYS 64
+
+enum conf_io { CONF_IO_AUTO = 0, CONF_IO_URING, CONF_IO_EPOLL };
+enum conf_backend { CONF_BACKEND_CPU = 0, CONF_BACKEND_REF };
+
+struct conf {
+    char model_path[CONF_PATH_MAX];
+    uint32_t backend; /* enum conf_backend */
+    uint32_t threads; /* 0 = online processors */
+    uint32_t context_tokens; /* 0 = the model's, or what fits */
+
+    uint64_t keep_free_bytes;
+    uint32_t max_sequences;
+    uint32_t max_requests;
+
+    uint32_t prefill_tokens;
+
+    char socket_path[CONF_PATH_MAX];
+    char socket_group[64];
+    uint32_t io_backend; /* enum conf_io */
+    uint32_t max_connections;
+    uint32_t sq_entries, tq_records;
+    uint64_t payload_bytes, text_bytes;
+    uint32_t inline_connections;
+    uint32_t handshake_timeout_sec;
+
+    uint32_t quota_connections_per_uid;
+    uint32_t quota_requests_per_uid;
+    uint32_t quota_requests_per_connection;
+    uint64_t quota_region_bytes_per_uid;
+
+    uint32_t text_workers;
+    uint64_t max_prompt_bytes;
+
+    uint32_t drain_timeout_sec;
+    uint32_t log_level; /* enum log_level */
+
+    /* per row of the table: where the value came from, NULL = default */
+    const char *origin[CONF_MAX_KEYS];
+    uint32_t origin_line[CONF_MAX_KEYS];
+    char *files[64]; /* names the origins point to, owned */
+    uint32_t n_files;
+};
+
+void conf_init(struct conf *c); /* all defaults */
+void conf_done(struct conf *c);
+
+/* Reads file and then file.d/ *.conf in order of name. file == NULL: the first of /etc/glmd, /run/glmd and
+ * /usr/lib/glmd that has glmd.conf, and the drop-ins of all three in order of name, where a name in an
+ * earlier directory hides the same name in a later one; nothing there is no error. A named file must exist. */
+int conf_load(struct conf *c, const char *file, struct xerr *err);
+
+/* One file without drop-ins. */
+int conf_read_file(struct conf *c, const char *path, struct xerr *err);
+
+/* One value from the command line; origin is the option's name. */
+int conf_set(struct conf *c, const char *section, const char *key, const char *value, const char *origin,
+             struct xerr *err);
+
+/* What must hold between keys. */
+int conf_check(const struct conf *c, struct xerr *err);
+
+/* Takes over the reloadable keys of `from`; names (comma-separated) of other keys that differ go to
+ * ret_restart, which is emptied first. Returns how many values changed. */
+int conf_reload(struct conf *c, const struct conf *from, char *ret_restart, size_t cap);
+
+void conf_print_default(FILE *f); /* the default file, every key commented out */
+void conf_print_merged(const struct conf *c, FILE *f);
+void conf_print_mdoc(FILE *f); /* the list of keys for glmd.conf(5) */
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* The configuration table: every key the daemon knows, its range, its default and its words. */
+#include "conf_table.h"
+
+#include "log.h"
+
+static const struct conf_word backend_words[] = {{"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {NULL, 0}};
+static const struct conf_word io_words[] = {
+    {"auto", CONF_IO_AUTO}, {"uring", CONF_IO_URING}, {"epoll", CONF_IO_EPOLL}, {NULL, 0}};
+static const struct conf_word level_words[] = {
+    {"error", LOG_LEVEL_ERROR}, {"warning", LOG_LEVEL_WARNING}, {"notice", LOG_LEVEL_NOTICE},
+    {"info", LOG_LEVEL_INFO},   {"debug", LOG_LEVEL_DEBUG},     {NULL, 0}};
+
+#define AT(field) .off = offsetof(struct conf, field), .size = sizeof ((struct conf *)0)->field
+#define K (UINT64_C(1) << 10)
+#define M (UINT64_C(1) << 20)
+#define G (UINT64_C(1) << 30)
+
+const struct conf_row conf_rows[] = {
+    {"Model", "Path", CONF_T_STRING, AT(model_path), .def = "",
+     .doc = "Directory of the checkpoint, or script:FILE for a scripted model that needs no weights. "
+            "Required here or with --model."},
+    {"Model", "Backend", CONF_T_WORD, AT(backend), .def = "cpu", .words = backend_words,
+     .doc = "Which kernels compute: cpu uses the vector units of the processor, ref is the slow scalar "
+            "reference."},
+    {"Model", "Threads", CONF_T_U32, AT(threads), .def = "0", .min = 0, .max = 1024,
+     .doc = "Compute threads. 0 takes one per processor that is online."},
+    {"Model", "ContextTokens", CONF_T_U32, AT(context_tokens), .def = "0", .min = 0, .max = 16777216,
+     .doc = "Longest prompt plus answer of one request. 0 takes the model's own maximum, or less when "
+            "memory does not suffice for it."},
+
+    {"Memory", "KeepFreeBytes", CONF_T_BYTES, AT(keep_free_bytes), .def = "1G", .min = 0, .max = 1024 * G,
+     .doc = "Refuse to start when less memory than this would stay available for everything else."},
+    {"Memory", "MaxSequences", CONF_T_U32, AT(max_sequences), .def = "8", .min = 1, .max = 1024,
+     .doc = "Requests that are computed at the same time. Each reserves recurrent state and cache pages at "
+            "start."},
+    {"Memory", "MaxRequests", CONF_T_U32, AT(max_requests), .def = "256", .min = 1, .max = 65536,
+     .doc = "Requests that are accepted at the same time, running or queued, of all connections together."},
+
+    {"Engine", "PrefillTokens", CONF_T_U32, AT(prefill_tokens), .def = "512", .min = 64, .max = 65536,
+     .doc = "Tokens of a prompt that are read in one piece, a multiple of 64."},
+
+    {"IPC", "Socket", CONF_T_PATH, AT(socket_path), .def = "/run/glmd/glmd.sock",
+     .doc = "Path of the listening socket. Not used when the service manager passes the socket. A daemon "
+            "started by an ordinary user without this key uses $XDG_RUNTIME_DIR/glmd/glmd.sock."},
+    {"IPC", "SocketGroup", CONF_T_STRING, AT(socket_group), .def = "",
+     .doc = "Group that may connect. Empty leaves the group of the daemon."},
+    {"IPC", "IOBackend", CONF_T_WORD, AT(io_backend), .def = "auto", .words = io_words,
+     .doc = "Event loop: auto tries io_uring and falls back to epoll, the other words force one of them."},
+    {"IPC", "MaxConnections", CONF_T_U32, AT(max_connections), .def = "64", .min = 1, .max = 4096,
+     .doc = "Connections at the same time; further ones are refused with a reason."},
+    {"IPC", "SubmissionRingEntries", CONF_T_U32, AT(sq_entries), .def = "256", .min = 16, .max = 4096,
+     .pow2 = true, .doc = "Entries of a connection's submission ring, a power of two. A client that asks for "
+            "more gets this."},
+    {"IPC", "TokenRingRecords", CONF_T_U32, AT(tq_records), .def = "4096", .min = 64, .max = 65536, .pow2 = true,
+     .doc = "Records of a connection's token ring, a power of two. A client that asks for more gets this."},
+    {"IPC", "PayloadBytes", CONF_T_BYTES, AT(payload_bytes), .def = "1M", .min = 64 * K, .max = 64 * M,
+     .pow2 = true, .doc = "Bytes of a connection's arena for requests, a power of two: the largest request. A "
+            "client that asks for more gets this."},
+    {"IPC", "TextBytes", CONF_T_BYTES, AT(text_bytes), .def = "256K", .min = 64 * K, .max = 16 * M, .pow2 = true,
+     .doc = "Bytes of a connection's arena for text on its way to the client, a power of two. A client that "
+            "asks for more gets this."},
+    {"IPC", "InlineConnections", CONF_T_U32, AT(inline_connections), .def = "8", .min = 0, .max = 4096,
+     .doc = "Up to so many connections the engine publishes tokens itself; above, a thread of its own does."},
+    {"IPC", "HandshakeTimeoutSec", CONF_T_U32, AT(handshake_timeout_sec), .def = "2", .min = 1, .max = 60,
+     .reload = true, .doc = "A connection that has not said hello after this time is closed."},
+
+    {"Quota", "MaxConnectionsPerUid", CONF_T_U32, AT(quota_connections_per_uid), .def = "32", .min = 1,
+     .max = 4096, .reload = true, .doc = "Connections of one user at the same time."},
+    {"Quota", "MaxRequestsPerUid", CONF_T_U32, AT(quota_requests_per_uid), .def = "128", .min = 1, .max = 65536,
+     .reload = true, .doc = "Live requests of one user over all connections; further ones end with an error."},
+    {"Quota", "MaxRequestsPerConnection", CONF_T_U32, AT(quota_requests_per_connection), .def = "64", .min = 1,
+     .max = 8192, .reload = true,
+     .doc = "Live requests of one connection. New connections see a changed value."},
+    {"Quota", "MaxRegionBytesPerUid", CONF_T_BYTES, AT(quota_region_bytes_per_uid), .def = "256M", .min = M,
+     .max = 64 * G, .reload = true, .doc = "Shared memory of all connections of one user."},
+
+    {"Text", "Workers", CONF_T_U32, AT(text_workers), .def = "2", .min = 1, .max = 64,
+     .doc = "Threads that turn messages into tokens."},
+    {"Text", "MaxPromptBytes", CONF_T_BYTES, AT(max_prompt_bytes), .def = "64M", .min = 4 * K, .max = G,
+     .reload = true, .doc = "Largest prompt after rendering."},
+
+    {"Service", "DrainTimeoutSec", CONF_T_U32, AT(drain_timeout_sec), .def = "30", .min = 0, .max = 86400,
+     .reload = true, .doc = "How long running requests may go on after SIGTERM before they are ended."},
+    {"Service", "LogLevel", CONF_T_WORD, AT(log_level), .def = "info", .words = level_words, .reload = true,
+     .doc = "Least urgent lines that are logged. No level logs prompts or answers."},
+};
+
+const size_t conf_n_rows = sizeof conf_rows / sizeof conf_rows[0];
+
+_Static_assert(sizeof conf_rows / sizeof conf_rows[0] <= CONF_MAX_KEYS, "origin[] of struct conf is too short");

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+/* The loop on io_uring: one ring of one issuer, completions run on this thread (DEFER_TASKRUN), multishot poll
+ * for every descriptor and multishot accept for listening sockets; liburing 2.3, kernel 6.1. The ring starts
+ * disabled and allows only the operations named below, because seccomp cannot see what goes through a ring.
+ * io thread only; the thread that calls loop_new must be the one that runs the loop.
+ *
+ * A source may be freed only after the last completion of each of its operations: s->ops counts them. */
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "loop_impl.h"
+
+enum { ENTRIES = 256, ALLOWED_OPS = 5 };
+
+struct impl {
+    struct io_uring ring;
+    bool rearm; /* some source asks for it */
+};
+
+/* The kernel gives user_data back in every completion: the source for an operation of its own, NULL for
+ * cancellations, whose result says nothing we need. */
+static struct io_uring_sqe *get_sqe(struct impl *m) {
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&m->ring);
+
+    if (!sqe) {
+        if (io_uring_submit(&m->ring) < 0)
+            return NULL;
+        sqe = io_uring_get_sqe(&m->ring);
+    }
+    return sqe;
+}
+
+static int arm(struct impl *m, struct loop_source *s) {
+    struct io_uring_sqe *sqe = get_sqe(m);
+
+    if (!sqe)
+        return -EBUSY;
+    if (s->accept)
+        io_uring_prep_multishot_accept(sqe, s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    else
+        io_uring_prep_poll_multishot(sqe, s->fd, POLLIN | POLLRDHUP);
+    io_uring_sqe_set_data(sqe, s);
+    s->armed = true;
+    s->rearm = false;
+    s->ops++;
+    return 0;
+}
+
+static void cancel(struct impl *m, struct loop_source *s) {
+    struct io_uring_sqe *sqe;
+
+    if (!s->armed)
+        return;
+    sqe = get_sqe(m);
+    if (!sqe)
+        return; /* the ring is broken; the next turn reports it */
+    io_uring_prep_cancel(sqe, s, 0);
+    io_uring_sqe_set_data(sqe, NULL);
+}
+
+static int restrict_ring(struct io_uring *ring) {
+    struct io_uring_restriction res[ALLOWED_OPS];
+    static const uint8_t ops[] = {IORING_OP_POLL_ADD, IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL, IORING_OP_NOP};
+    unsigned n = 0;
+
+    memset(res, 0, sizeof res);
+    for (; n < sizeof ops; n++) {
+        res[n].opcode = IORING_RESTRICTION_SQE_OP;
+        res[n].sqe_op = ops[n];
+    }
+    res[n].opcode = IORING_RESTRICTION_REGISTER_OP;
+    res[n++].register_op = IORING_REGISTER_ENABLE_RINGS;
+    return io_uring_register_restrictions(ring, res, n);
+}
+
+static int uring_open(struct loop *l) {
+    struct impl *m = calloc(1, sizeof *m);
+    struct io_uring_params p = {
+        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED |
+                 IORING_SETUP_CQSIZE,
+        .cq_entries = ENTRIES * 8,
+    };
+    int r;
+
+    if (!m)
+        return -ENOMEM;
+    r = io_uring_queue_init_params(ENTRIES, &m->ring, &p);
+    if (r < 0) {
+        free(m);
+        return r;
+    }
+    if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP))
+        r = -ENOSYS;
+    if (r == 0)
+        r = restrict_ring(&m->ring);
+    if (r == 0)
+        r = io_uring_enable_rings(&m->ring);
+    if (r < 0) {
+        io_uring_queue_exit(&m->ring);
+        free(m);
+        return r;
+    }
+    l->impl = m;
+    return 0;
+}
+
+static void uring_close(struct loop *l) {
+    struct impl *m = l->impl;
+
+    io_uring_queue_exit(&m->ring);
+    free(m);
+}
+
+static int uring_add(struct loop *l, struct loop_source *s) {
+    return arm(l->impl, s);
+}
+
+static void uring_del(struct loop *l, struct loop_source *s) {
+    struct impl *m = l->impl;
+
+    cancel(m, s);
+    /* The descriptor may be closed as soon as loop_del returns, and a poll keeps a file alive: the peer must
+     * see the end now, so the cancellation is not left for the next turn. */
+    io_uring_submit(&m->ring);
+}
+
+static int uring_pause(struct loop *l, struct loop_source *s, bool pause) {
+    struct impl *m = l->impl;
+
+    if (pause) {
+        cancel(m, s);
+        return 0;
+    }
+    if (s->armed) {
+        /* the cancelled operation is still ending: its last completion re-arms */
+        s->rearm = true;
+        m->rearm = true;
+        return 0;
+    }
+    return arm(m, s);
+}
+
+static void complete(struct impl *m, struct loop_source *s, int res, unsigned flags) {
+    if (!(flags & IORING_CQE_F_MORE)) {
+        s->ops--;
+        s->armed = false;
+        /* an overflowing completion queue ends multishot operations; those nobody stopped go on */
+        if (!s->dead && (!s->paused || s->rearm)) {
+            s->rearm = true;
+            m->rearm = true;
+        }
+    }
+    if (s->dead || s->paused || res == -ECANCELED) {
+        if (s->accept && res >= 0)
+            close(res);
+        return;
+    }
+    if (s->accept) {
+        s->accept(s->ctx, res);
+    } else if (res < 0) {
+        s->io(s->ctx, LOOP_HUP);
+    } else {
+        unsigned ev = 0;
+
+        if (res & POLLIN)
+            ev |= LOOP_IN;
+        if (res & (POLLHUP | POLLRDHUP | POLLERR))
+            ev |= LOOP_HUP;
+        if (ev)
+            s->io(s->ctx, ev);
+    }
+}
+
+static int rearm_all(struct loop *l) {
+    struct impl *m = l->impl;
+    int r = 0;
+
+    if (!m->rearm)
+        return 0;
+    m->rearm = false;
+    for (struct loop_source *s = l->sources; s && r == 0; s = s->next) {
+        if (!s->rearm || s->dead)
+            continue;
+        if (s->armed)
+            m->rearm = true; /* still ending */
+        else if (!s->paused)
+            r = arm(m, s);
+    }
+    return r;
+}
+
+static int uring_turn(struct loop *l, uint64_t timeout_ns) {
+    struct impl *m = l->impl;
+    struct __kernel_timespec ts, *tsp = NULL;
+    struct io_uring_cqe *cqe;
+    unsigned head, n = 0;
+    int r;
+
+    if (timeout_ns != UINT64_MAX) {
+        ts.tv_sec = (long long)(timeout_ns / CLOCK_NS_PER_SEC);
+        ts.tv_nsec = (long long)(timeout_ns % CLOCK_NS_PER_SEC);
+        tsp = &ts;
+    }
+    r = io_uring_submit_and_wait_timeout(&m->ring, &cqe, 1, tsp, NULL);
+    if (r < 0 && r != -ETIME && r != -EINTR && r != -EAGAIN && r != -EBUSY)
+        return r;
+    /* Callbacks may add and cancel operations, which never touches the completion queue, so the entries stay
+     * valid until cq_advance. */
+    io_uring_for_each_cqe(&m->ring, head, cqe) {
+        struct loop_source *s = io_uring_cqe_get_data(cqe);
+
+        n++;
+        if (s)
+            complete(m, s, cqe->res, cqe->flags);
+    }
+    io_uring_cq_advance(&m->ring, n);
+    return rearm_all(l);
+}
+
+const struct loop_ops loop_ops_uring = {
+    .name = "uring",
+    .open = uring_open,
+    .close = uring_close,
+    .add = uring_add,
+    .del = uring_del,
+    .pause = uring_pause,
+    .turn = uring_turn,
+};
