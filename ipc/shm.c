@@ -222,7 +222,8 @@ int shm_view_map(const struct glmw_welcome *w, int u_fd, int d_fd, struct shm_vi
         goto fail;
     }
     v.d = d;
-    if (madvise(u, (size_t)w->u_bytes, MADV_DONTFORK) < 0 || madvise(d, (size_t)w->d_bytes, MADV_DONTFORK) < 0) {
+    if (madvise(u, (size_t)w->u_bytes, MADV_DONTFORK) < 0 ||
+        madvise(d, (size_t)w->d_bytes, MADV_DONTFORK) < 0) {
         r = -errno;
         goto fail;
     }
@@ -289,7 +290,8 @@ static int bulk_check(int fd, uint64_t bytes, const char **ret_reason) {
     return 0;
 }
 
-int shm_bulk_map(int fd, uint64_t bytes, uint64_t max_bytes, struct shm_bulk *ret, const char **reterr_reason) {
+int shm_bulk_map(int fd, uint64_t bytes, uint64_t max_bytes, struct shm_bulk *ret,
+                 const char **reterr_reason) {
     const char *reason = NULL;
     int r = 0;
     if (bytes == 0) {

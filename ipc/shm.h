@@ -38,7 +38,7 @@ struct shm_pair {
 };
 
 /* Creates, preallocates, maps and seals both regions, zero-filled but for their headers. On failure nothing
- * is left: -ENOMEM, -ENOSPC, -EMFILE, -ENFILE, -EFBIG (a file size limit; the process must ignore SIGXFSZ). */
+ * is left: -ENOMEM, -ENOSPC, -EMFILE, -ENFILE, or -EFBIG (file size limit; the process ignores SIGXFSZ). */
 int shm_pair_create(const struct shm_geom *geom, const struct shm_ident *ident, struct shm_pair *ret);
 /* Unmaps and closes; safe on a zeroed-with-fds=-1 or already finished pair. */
 void shm_pair_done(struct shm_pair *p);
@@ -68,7 +68,8 @@ struct shm_bulk {
 };
 /* Borrows fd. -EINVAL with *reterr_reason (static text, may be NULL) naming the rule broken; -EMSGSIZE over
  * max_bytes; -ENOMEM. */
-int shm_bulk_map(int fd, uint64_t bytes, uint64_t max_bytes, struct shm_bulk *ret, const char **reterr_reason);
+int shm_bulk_map(int fd, uint64_t bytes, uint64_t max_bytes, struct shm_bulk *ret,
+                 const char **reterr_reason);
 void shm_bulk_done(struct shm_bulk *b);
 
 #endif
