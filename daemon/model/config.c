@@ -16,13 +16,20 @@ enum {
     CONFIG_MAX_BYTES = 4 << 20,
 };
 
-#define U32(k, lo, hi)      {#k, CREAD_U32, offsetof(struct model_config, k), lo, hi, NULL}
-#define U32_AS(k, m, lo, hi) {#k, CREAD_U32, offsetof(struct model_config, m), lo, hi, NULL}
-#define REAL(k, lo, hi)     {#k, CREAD_REAL, offsetof(struct model_config, k), lo, hi, NULL}
-#define IS_TRUE(k)          {#k, CREAD_TRUE, 0, 0, 0, NULL}
-#define IS_FALSE(k)         {#k, CREAD_FALSE, 0, 0, 0, NULL}
-#define WORD(k, w)          {#k, CREAD_WORD, 0, 0, 0, w}
-#define INERT(k)            {#k, CREAD_INERT, 0, 0, 0, NULL}
+#define U32(k, lo, hi)                                                                                       \
+    { #k, CREAD_U32, offsetof(struct model_config, k), lo, hi, NULL }
+#define U32_AS(k, m, lo, hi)                                                                                 \
+    { #k, CREAD_U32, offsetof(struct model_config, m), lo, hi, NULL }
+#define REAL(k, lo, hi)                                                                                      \
+    { #k, CREAD_REAL, offsetof(struct model_config, k), lo, hi, NULL }
+#define IS_TRUE(k)                                                                                           \
+    { #k, CREAD_TRUE, 0, 0, 0, NULL }
+#define IS_FALSE(k)                                                                                          \
+    { #k, CREAD_FALSE, 0, 0, 0, NULL }
+#define WORD(k, w)                                                                                           \
+    { #k, CREAD_WORD, 0, 0, 0, w }
+#define INERT(k)                                                                                             \
+    { #k, CREAD_INERT, 0, 0, 0, NULL }
 
 /* Upper bounds are far above any member of the family; they keep every product of two of them in 64 bits. */
 static const struct cread_field TEXT[] = {
@@ -195,8 +202,9 @@ static int no_quantization(const struct cread *c) {
 }
 
 static int read_text(struct cread *c, const char *file, const json_t *root, struct model_config *cfg) {
-    static const char *const OTHER[] = {"layer_types", "mlp_layer_types", "indexer_types", "eos_token_id",
-                                        "linear_attn_config", "rope_parameters", "rope_scaling", NULL};
+    static const char *const OTHER[] = {
+        "layer_types",        "mlp_layer_types", "indexer_types", "eos_token_id",
+        "linear_attn_config", "rope_parameters", "rope_scaling",  NULL};
     static const char *const LINEAR_OTHER[] = {"kda_layers", "full_attn_layers", NULL};
     struct cread top = {file, "", root, c->e};
     struct cread linear = {file, "text_config.linear_attn_config.", NULL, c->e};
@@ -346,7 +354,8 @@ int model_config_read(const char *dir, struct model_config *ret, struct xerr *e)
     return r;
 }
 
-static int optional_real(const struct cread *c, const char *key, double lo, double hi, bool *has, double *ret) {
+static int optional_real(const struct cread *c, const char *key, double lo, double hi, bool *has,
+                         double *ret) {
     const json_t *v = json_object_get(c->obj, key);
     double d = json_number_value(v);
 
@@ -420,10 +429,11 @@ int model_config_describe(const struct model_config *cfg, uint32_t vocab_tokens,
     struct kern_model_desc d;
 
     if (vocab_tokens == 0 || vocab_tokens > cfg->vocab_size)
-        return xerr_set(e, -EINVAL,
-                        "config.json: text_config.vocab_size: found %u rows, expected at least the tokenizer's "
-                        "%u tokens",
-                        cfg->vocab_size, vocab_tokens);
+        return xerr_set(
+            e, -EINVAL,
+            "config.json: text_config.vocab_size: found %u rows, expected at least the tokenizer's "
+            "%u tokens",
+            cfg->vocab_size, vocab_tokens);
     memset(&d, 0, sizeof d);
     d.vocab_rows = cfg->vocab_size;
     d.vocab_tokens = vocab_tokens;

@@ -94,7 +94,8 @@ static int read_index(const struct cread *c, struct model_config *cfg) {
     return 0;
 }
 
-/* kda_layers and full_attn_layers of linear_attn_config: each must name exactly the layers layer_types does. */
+/* kda_layers and full_attn_layers of linear_attn_config: each must name exactly the layers layer_types does.
+ */
 static int check_members(const struct cread *c, const char *key, enum model_mix mix, const char *word,
                          const struct model_config *cfg) {
     const json_t *list = json_object_get(c->obj, key);

@@ -23,8 +23,8 @@ int cread_refuse(const struct cread *c, int code, const char *key, const json_t 
 }
 
 int cread_missing(const struct cread *c, const char *key, const char *expected) {
-    return xerr_set(c->e, -EINVAL, "%s: %s%s: found nothing, expected %s; the value is never assumed", c->file,
-                    c->prefix, key, expected);
+    return xerr_set(c->e, -EINVAL, "%s: %s%s: found nothing, expected %s; the value is never assumed",
+                    c->file, c->prefix, key, expected);
 }
 
 static void expected_text(const struct cread_field *f, char *buf, size_t n) {
@@ -178,19 +178,20 @@ int cread_eos(const struct cread *c, uint32_t vocab, uint32_t ids[MODEL_MAX_EOS]
 /* Names that begin like the values the forward pass is made of. A new key among them is a feature this
  * reader does not know, and running without it would give a model that answers, wrongly. */
 static const char *const FAMILIES[] = {
-    "activation",  "alibi",     "attention_", "attn_",   "clamp",      "conv_",     "decay",     "embedding_",
-    "expert",      "final_",    "first_k_",   "gate",    "gating",     "hc_",       "head_",     "hidden_",
-    "index",       "kda_",      "kv_",        "layer_",  "linear_",    "logit",     "mhc",       "mla_",
-    "mlp_",        "moe_",      "mtp_",       "n_",      "norm_",      "num_",      "partial_",  "position_",
-    "q_",          "qk_",       "quant",      "residual", "rms_",      "rope",      "routed_",   "router_",
-    "scale_",      "scoring_",  "shared_",    "short_",  "sliding",    "softcap",   "softmax",   "swiglu",
-    "tie_",        "topk_",     "use_qk",     "use_rope", "use_sliding", "v_head",  "yarn",      "sinkhorn",
+    "activation", "alibi",    "attention_", "attn_",    "clamp",       "conv_",   "decay",    "embedding_",
+    "expert",     "final_",   "first_k_",   "gate",     "gating",      "hc_",     "head_",    "hidden_",
+    "index",      "kda_",     "kv_",        "layer_",   "linear_",     "logit",   "mhc",      "mla_",
+    "mlp_",       "moe_",     "mtp_",       "n_",       "norm_",       "num_",    "partial_", "position_",
+    "q_",         "qk_",      "quant",      "residual", "rms_",        "rope",    "routed_",  "router_",
+    "scale_",     "scoring_", "shared_",    "short_",   "sliding",     "softcap", "softmax",  "swiglu",
+    "tie_",       "topk_",    "use_qk",     "use_rope", "use_sliding", "v_head",  "yarn",     "sinkhorn",
 };
 
 /* Members of those families that concern training, logging or generation only. */
 static const char *const HARMLESS[] = {
-    "attention_dropout", "num_return_sequences", "num_beams",        "num_beam_groups", "router_aux_loss_coef",
-    "router_z_loss_coef", "mtp_loss_weight",     "num_logits_to_keep", "hidden_dropout", "position_ids",
+    "attention_dropout",    "num_return_sequences", "num_beams",       "num_beam_groups",
+    "router_aux_loss_coef", "router_z_loss_coef",   "mtp_loss_weight", "num_logits_to_keep",
+    "hidden_dropout",       "position_ids",
 };
 
 static bool starts_with_any(const char *key, const char *const *list, size_t n) {

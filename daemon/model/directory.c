@@ -16,15 +16,15 @@
 #define VISUAL_PREFIX "model.visual."
 
 enum where {
-    ON_GLOBAL,  /* once; the row has the whole name */
-    ON_ALL,     /* trunk and MTP */
+    ON_GLOBAL, /* once; the row has the whole name */
+    ON_ALL,    /* trunk and MTP */
     ON_TRUNK,
     ON_KDA,
     ON_DSA,     /* and MTP */
     ON_INDEXER, /* DSA layers with an indexer of their own, and MTP */
     ON_DENSE,
-    ON_SPARSE,  /* and MTP */
-    ON_EXPERT,  /* as ON_SPARSE, once per routed expert; the name has %u for it */
+    ON_SPARSE, /* and MTP */
+    ON_EXPERT, /* as ON_SPARSE, once per routed expert; the name has %u for it */
     ON_DRAFT,
 };
 
@@ -330,19 +330,21 @@ static int unplaced(const struct builder *b, const struct model_entry *en) {
     for (uint32_t l = 0; l < b->cfg->num_hidden_layers; l++) {
         snprintf(prefix, sizeof prefix, TEXT_PREFIX "layers.%u.self_attn.indexer.", l);
         if (b->cfg->layer[l].index_shared && strncmp(name, prefix, strlen(prefix)) == 0)
-            return xerr_set(b->e, -EINVAL,
-                            "%s: tensor %s: found it, expected none: config.json: text_config.indexer_types[%u] "
-                            "is \"shared\"",
-                            f.s, s.s, l);
+            return xerr_set(
+                b->e, -EINVAL,
+                "%s: tensor %s: found it, expected none: config.json: text_config.indexer_types[%u] "
+                "is \"shared\"",
+                f.s, s.s, l);
     }
     if (strstr(name, "_scale") && !strstr(name, ".hc_"))
-        return xerr_set(b->e, -ENOTSUP,
-                        "%s: tensor %s: found a quantisation scale, expected none: quantised checkpoints cannot be "
-                        "loaded",
-                        f.s, s.s);
+        return xerr_set(
+            b->e, -ENOTSUP,
+            "%s: tensor %s: found a quantisation scale, expected none: quantised checkpoints cannot be "
+            "loaded",
+            f.s, s.s);
     return xerr_set(b->e, -EINVAL,
-                    "%s: tensor %s: found %s, expected only tensors this configuration has a place for", f.s, s.s,
-                    st_dtype_name(en->t->dtype));
+                    "%s: tensor %s: found %s, expected only tensors this configuration has a place for", f.s,
+                    s.s, st_dtype_name(en->t->dtype));
 }
 
 static int by_place(const void *a, const void *b) {
@@ -363,7 +365,8 @@ int model_directory_build(struct model_directory *ret, const struct model_config
 
     b.used = calloc(n ? n : 1, 1);
     if (!b.used)
-        return xerr_set(e, -ENOMEM, "%s: no memory for %zu tensors", show_path(&s, model_index_dir(index)), n);
+        return xerr_set(e, -ENOMEM, "%s: no memory for %zu tensors", show_path(&s, model_index_dir(index)),
+                        n);
     for (size_t i = 0; i < N_ROWS && r == 0; i++)
         if (ROWS[i].where == ON_GLOBAL)
             r = add(&b, &ROWS[i], ROWS[i].name, 0, 0);

@@ -17,9 +17,9 @@ struct model_item {
 struct model_directory {
     struct model_item *item; /* ascending by file, then offset: the order they are read in */
     size_t n_items;
-    uint64_t bytes;    /* of all items */
-    bool has_draft;    /* the MTP layer's tensors are there (all of them) */
-    size_t n_visual;   /* tensors of the vision tower: known, not loaded */
+    uint64_t bytes;  /* of all items */
+    bool has_draft;  /* the MTP layer's tensors are there (all of them) */
+    size_t n_visual; /* tensors of the vision tower: known, not loaded */
     uint64_t visual_bytes;
 };
 

@@ -138,7 +138,8 @@ static int gather(struct model_index *x, struct xerr *e) {
     for (size_t i = 1; i < n; i++)
         if (entry_by_name(&x->entry[i - 1], &x->entry[i]) == 0)
             return xerr_set(e, -EBADMSG, "%s: tensor %s: found it in %s too, expected each name in one shard",
-                            show_path(&f, st_path(x->file[x->entry[i].file])), show_str(&s, x->entry[i].t->name),
+                            show_path(&f, st_path(x->file[x->entry[i].file])),
+                            show_str(&s, x->entry[i].t->name),
                             show_path(&g, st_path(x->file[x->entry[i - 1].file])));
     return 0;
 }
@@ -153,16 +154,17 @@ static int check_map(const struct model_index *x, const char *shown, json_t *map
         const struct model_entry *en = model_index_find(x, name);
 
         if (!en)
-            return xerr_set(e, -EINVAL, "%s: weight_map: found tensor %s, expected it in %s, which has none", shown,
-                            show_str(&s, name), show_str(&f, json_string_value(v)));
+            return xerr_set(e, -EINVAL, "%s: weight_map: found tensor %s, expected it in %s, which has none",
+                            shown, show_str(&s, name), show_str(&f, json_string_value(v)));
         if (strcmp(x->file_name[en->file], json_string_value(v)) != 0)
-            return xerr_set(e, -EINVAL, "%s: weight_map: tensor %s: found %s, expected %s, which holds it", shown,
-                            show_str(&s, name), show_str(&m, json_string_value(v)),
+            return xerr_set(e, -EINVAL, "%s: weight_map: tensor %s: found %s, expected %s, which holds it",
+                            shown, show_str(&s, name), show_str(&m, json_string_value(v)),
                             show_str(&f, x->file_name[en->file]));
     }
     for (size_t i = 0; i < x->n_entries; i++)
         if (!json_object_get(map, x->entry[i].t->name))
-            return xerr_set(e, -EINVAL, "%s: found tensor %s, expected only tensors that weight_map of %s lists",
+            return xerr_set(e, -EINVAL,
+                            "%s: found tensor %s, expected only tensors that weight_map of %s lists",
                             show_path(&f, st_path(x->file[x->entry[i].file])),
                             show_str(&s, x->entry[i].t->name), INDEX_NAME);
     return 0;
@@ -214,7 +216,8 @@ static int open_sharded(struct model_index *x, const char *path, const struct st
     show_path(&p, path);
     map = json_object_get(root, "weight_map");
     if (!json_is_object(map))
-        r = xerr_set(e, -EINVAL, "%s: weight_map: found %s, expected an object", p.s, modeljson_show(&s, map));
+        r = xerr_set(e, -EINVAL, "%s: weight_map: found %s, expected an object", p.s,
+                     modeljson_show(&s, map));
     if (r == 0)
         r = list_files(x, p.s, map, e);
     if (r == 0)

@@ -32,8 +32,8 @@ struct window {
 
 /* Fills w from item *i, byte *offset of it on, as far as the items are contiguous and the buffer lasts, and
  * moves *i and *offset behind it. */
-static void plan_window(const struct model_directory *d, const struct model_load *l, size_t *i, uint64_t *offset,
-                        struct window *w) {
+static void plan_window(const struct model_directory *d, const struct model_load *l, size_t *i,
+                        uint64_t *offset, struct window *w) {
     uint64_t used = 0, next;
 
     w->n = 0;
@@ -82,9 +82,9 @@ static int deliver(const struct model_index *index, const struct model_load *l, 
 
         if (r < 0)
             return xerr_set(e, r, "%s: tensor %s: bytes %llu+%llu could not be stored: %s",
-                            show_path(&f, st_path(model_index_file(index, w->file))), show_str(&s, it->t->name),
-                            (unsigned long long)w->piece[i].offset, (unsigned long long)w->piece[i].n,
-                            strerror(-r));
+                            show_path(&f, st_path(model_index_file(index, w->file))),
+                            show_str(&s, it->t->name), (unsigned long long)w->piece[i].offset,
+                            (unsigned long long)w->piece[i].n, strerror(-r));
     }
     return 0;
 }

@@ -7,11 +7,11 @@
 
 /* A window of one tensor's bytes, 64-byte aligned in memory; bytes are gone after the return. 0 or negative
  * errno, which ends the load. The shape of mem_pack_window(). */
-typedef int model_sink(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
-                       const void *bytes, uint64_t n);
+typedef int model_sink(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t,
+                       uint64_t offset, const void *bytes, uint64_t n);
 
 struct model_load {
-    void *staging; /* 64-byte aligned */
+    void *staging;          /* 64-byte aligned */
     uint64_t staging_bytes; /* at least MODEL_MIN_STAGING; a megabyte or more is quick */
     model_sink *sink;
     void *sink_ctx;

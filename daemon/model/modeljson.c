@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Strict reading of the JSON files of a checkpoint. Owns nothing beyond a call; runs at start-up on the
- * loading thread; never logs. Shard headers have a parser of their own (stheader.c), because they are large. */
+ * loading thread; never logs. Shard headers have a parser of their own (stheader.c), because they are large.
+ */
 #include "modeljson.h"
 
 #include <errno.h>

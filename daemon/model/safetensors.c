@@ -93,10 +93,11 @@ static int read_header(struct st_file *f, const char *shown, struct xerr *e) {
         return xerr_set(e, -EBADMSG, "%s: header length: found %llu, expected at most %d", shown,
                         (unsigned long long)n, ST_MAX_HEADER_BYTES);
     if (n > size - 8)
-        return xerr_set(e, -EBADMSG,
-                        "%s: header length: found %llu, expected at most the %llu bytes left in the file: it is "
-                        "truncated, fetch it again",
-                        shown, (unsigned long long)n, (unsigned long long)(size - 8));
+        return xerr_set(
+            e, -EBADMSG,
+            "%s: header length: found %llu, expected at most the %llu bytes left in the file: it is "
+            "truncated, fetch it again",
+            shown, (unsigned long long)n, (unsigned long long)(size - 8));
     f->header = malloc((size_t)n + 1);
     if (!f->header)
         return xerr_set(e, -ENOMEM, "%s: no memory for a header of %llu bytes", shown, (unsigned long long)n);
@@ -206,10 +207,11 @@ int st_readv(const struct st_file *f, uint64_t at, struct iovec *iov, int n_iov,
     int r = read_full(f, at, iov, n_iov, &at);
 
     if (r == -ENODATA)
-        return xerr_set(e, -EIO,
-                        "%s: tensor %s: found the end of the file at byte %llu, expected more: it shrank while "
-                        "being read",
-                        show_path(&p, f->path), show_str(&s, tensor_at(f, at)), (unsigned long long)at);
+        return xerr_set(
+            e, -EIO,
+            "%s: tensor %s: found the end of the file at byte %llu, expected more: it shrank while "
+            "being read",
+            show_path(&p, f->path), show_str(&s, tensor_at(f, at)), (unsigned long long)at);
     if (r < 0)
         return xerr_set(e, r, "%s: tensor %s: reading at byte %llu failed: %s", show_path(&p, f->path),
                         show_str(&s, tensor_at(f, at)), (unsigned long long)at, strerror(-r));
@@ -222,7 +224,8 @@ int st_read(const struct st_file *f, const struct st_tensor *t, uint64_t offset,
     struct show p, s;
 
     if (!size_within(offset, n, t->bytes))
-        return xerr_set(e, -ERANGE, "%s: tensor %s: found a read of bytes %llu+%llu, expected inside its %llu",
+        return xerr_set(e, -ERANGE,
+                        "%s: tensor %s: found a read of bytes %llu+%llu, expected inside its %llu",
                         show_path(&p, f->path), show_str(&s, t->name), (unsigned long long)offset,
                         (unsigned long long)n, (unsigned long long)t->bytes);
     return st_readv(f, t->offset + offset, &iov, 1, e);
@@ -239,10 +242,11 @@ int st_unchanged(const struct st_file *f, struct xerr *e) {
     }
     if (now.st_size != f->opened.st_size || now.st_mtim.tv_sec != f->opened.st_mtim.tv_sec ||
         now.st_mtim.tv_nsec != f->opened.st_mtim.tv_nsec)
-        return xerr_set(e, -ESTALE,
-                        "%s: found another size or modification time, expected those of a moment ago: the file "
-                        "changes while it is being read",
-                        show_path(&p, f->path));
+        return xerr_set(
+            e, -ESTALE,
+            "%s: found another size or modification time, expected those of a moment ago: the file "
+            "changes while it is being read",
+            show_path(&p, f->path));
     return 0;
 }
 
@@ -250,9 +254,9 @@ const char *st_shape_text(const struct st_tensor *t, char *buf, size_t n) {
     size_t at = 0;
 
     for (uint32_t i = 0; i <= t->n_dims && at < n; i++) {
-        int w = i < t->n_dims ? snprintf(buf + at, n - at, "%s%llu", i ? "," : "[",
-                                         (unsigned long long)t->shape[i])
-                              : snprintf(buf + at, n - at, "%s]", i ? "" : "[");
+        int w = i < t->n_dims
+                    ? snprintf(buf + at, n - at, "%s%llu", i ? "," : "[", (unsigned long long)t->shape[i])
+                    : snprintf(buf + at, n - at, "%s]", i ? "" : "[");
 
         at += w > 0 ? (size_t)w : 0;
     }

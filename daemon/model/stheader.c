@@ -234,14 +234,28 @@ static const struct {
     const char *name;
     uint32_t bits;
 } DTYPES[] = {
-    [ST_BOOL] = {"BOOL", 8},       [ST_U8] = {"U8", 8},           [ST_I8] = {"I8", 8},
-    [ST_F8_E5M2] = {"F8_E5M2", 8}, [ST_F8_E4M3] = {"F8_E4M3", 8}, [ST_F8_E8M0] = {"F8_E8M0", 8},
-    [ST_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8}, [ST_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8},
-    [ST_F4] = {"F4", 4},           [ST_F6_E2M3] = {"F6_E2M3", 6}, [ST_F6_E3M2] = {"F6_E3M2", 6},
-    [ST_I16] = {"I16", 16},        [ST_U16] = {"U16", 16},        [ST_F16] = {"F16", 16},
-    [ST_BF16] = {"BF16", 16},      [ST_I32] = {"I32", 32},        [ST_U32] = {"U32", 32},
-    [ST_F32] = {"F32", 32},        [ST_I64] = {"I64", 64},        [ST_U64] = {"U64", 64},
-    [ST_F64] = {"F64", 64},        [ST_C64] = {"C64", 64},
+    [ST_BOOL] = {"BOOL", 8},
+    [ST_U8] = {"U8", 8},
+    [ST_I8] = {"I8", 8},
+    [ST_F8_E5M2] = {"F8_E5M2", 8},
+    [ST_F8_E4M3] = {"F8_E4M3", 8},
+    [ST_F8_E8M0] = {"F8_E8M0", 8},
+    [ST_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8},
+    [ST_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8},
+    [ST_F4] = {"F4", 4},
+    [ST_F6_E2M3] = {"F6_E2M3", 6},
+    [ST_F6_E3M2] = {"F6_E3M2", 6},
+    [ST_I16] = {"I16", 16},
+    [ST_U16] = {"U16", 16},
+    [ST_F16] = {"F16", 16},
+    [ST_BF16] = {"BF16", 16},
+    [ST_I32] = {"I32", 32},
+    [ST_U32] = {"U32", 32},
+    [ST_F32] = {"F32", 32},
+    [ST_I64] = {"I64", 64},
+    [ST_U64] = {"U64", 64},
+    [ST_F64] = {"F64", 64},
+    [ST_C64] = {"C64", 64},
 };
 #define N_DTYPES (sizeof DTYPES / sizeof *DTYPES)
 
@@ -340,7 +354,9 @@ static int tensor(struct parser *p, const char *name) {
     for (unsigned f = 0; f < 3; f++)
         if (!(seen & 1u << f))
             return fault(p, name, "no such field",
-                         f == 0 ? "the field dtype" : f == 1 ? "the field shape" : "the field data_offsets");
+                         f == 0   ? "the field dtype"
+                         : f == 1 ? "the field shape"
+                                  : "the field data_offsets");
     if (p->n_t == p->cap_t) {
         size_t cap = p->cap_t ? p->cap_t * 2 : 256;
         struct st_tensor *grown = reallocarray(p->t, cap, sizeof *grown);
