@@ -19,6 +19,7 @@ struct cl_live {
     struct cl_live *next;  /* in the retired or in the free list */
     uint64_t payload_off;
     bool has_payload;      /* the daemon may still read the payload */
+    bool accepted;
     bool ended;
     bool has_usage;
     bool cancel_wanted;    /* the ring was full when cancel was asked */

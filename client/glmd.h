@@ -122,36 +122,58 @@ GLMD_API glmd_conn *glmd_close(glmd_conn *c);
 GLMD_API int glmd_get_error(glmd_conn *c, const char **ret_text);
 
 enum glmd_state {
-    GLMD_STATE_STARTING = 0,
-    GLMD_STATE_READY = 1,
-    GLMD_STATE_DRAINING = 2,  /* finishes what it has, takes nothing new */
-    GLMD_STATE_STOPPING = 3
+    GLMD_STATE_LOADING = 1,   /* reads the model */
+    GLMD_STATE_READY = 2,
+    GLMD_STATE_DRAINING = 3,  /* finishes what it has, takes nothing new */
+    GLMD_STATE_FAILED = 4
 };
+
+/* What a daemon may grant */
+#define GLMD_FEATURE_LOGPROBS    0x0001u
+#define GLMD_FEATURE_ALTERNATIVES 0x0002u
+#define GLMD_FEATURE_COALESCE    0x0010u
+#define GLMD_FEATURE_TOOL_EVENTS 0x0020u
+#define GLMD_FEATURE_TOKENIZE    0x0200u  /* glmd_tokenize() and glmd_count() */
 
 /* What a connection may do and what the daemon is doing.  A copy, taken at the time of the call. */
 struct glmd_info {
     uint32_t size;
     uint32_t state;                /* enum glmd_state */
     uint32_t wire;                 /* protocol version in use */
-    uint32_t connection_id;
+    uint32_t load_permille;        /* while LOADING: how much of the model is there */
     uint64_t features;             /* GLMD_FEATURE_* granted */
     uint64_t generation;           /* random per start of the daemon */
-    char model[64];                /* name of the model, NUL-terminated */
-    uint32_t context_tokens;       /* longest prompt plus answer */
-    uint32_t max_live;             /* requests this connection may have live at once */
-    uint64_t max_request_bytes;    /* largest request payload that fits the arena */
-    uint64_t heartbeat_age_ns;     /* since the daemon last showed life */
-    uint32_t queued;               /* requests waiting, all connections */
-    uint32_t running;              /* requests running, all connections */
+    uint64_t connection_id;
+    char model[64];                /* name of the model, NUL-terminated, cut to fit */
+    /* limits of this connection, 0: none stated */
+    uint32_t max_live;             /* requests live at once */
+    uint32_t max_context_tokens;   /* prompt plus answer */
+    uint32_t max_output_tokens;
+    uint32_t vocab_tokens;         /* token ids are below this */
+    uint32_t max_messages;
+    uint32_t max_tools;
+    uint32_t max_stops;
+    uint32_t max_alternatives;
+    uint64_t max_request_bytes;    /* largest request payload */
+    /* the daemon */
+    uint64_t heartbeat_age_ns;     /* since it last showed life */
+    uint64_t uptime_ns;
     uint64_t kv_tokens_total;
     uint64_t kv_tokens_free;
-    uint32_t slots_total;          /* sequences the daemon can hold at once */
+    uint64_t tokens_out;           /* generated since it started */
+    uint32_t queued;               /* requests waiting, all connections */
+    uint32_t running;              /* requests running, all connections */
+    uint32_t slots_total;          /* sequences it can hold at once */
     uint32_t slots_free;
-    float tokens_per_second;       /* whole daemon, recent */
+    uint32_t connections;
+    float prefill_tokens_per_second;  /* recent mean */
+    float decode_tokens_per_second;
+    /* this connection */
     uint32_t live;                 /* requests of this connection */
-    uint64_t stalls;               /* times a stream of this connection waited for its reader */
-    uint64_t bells_sent;           /* wake-ups sent to, and spared, this connection */
+    uint64_t stalls;               /* times a stream waited for its reader */
+    uint64_t bells_sent;           /* wake-ups sent, and spared */
     uint64_t bells_suppressed;
+    uint64_t records;              /* events sent */
 };
 GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
 
@@ -248,6 +270,8 @@ enum glmd_key {
     GLMD_KEY_SESSION = 12,         /* one number for all requests of a conversation, to reuse its prefix */
     GLMD_KEY_QUIET = 13,           /* 0 or 1: no PROGRESS events */
     GLMD_KEY_TOOL_CHOICE = 14,     /* enum glmd_tool_choice */
+    GLMD_KEY_PARALLEL_CALLS = 15,  /* 0: at most one call in an answer */
+    GLMD_KEY_GENERATION_PROMPT = 16,  /* 0: the prompt ends after the last message as it stands */
     /* glmd_req_set_f64 */
     GLMD_KEY_TEMPERATURE = 64,     /* 0: always the likeliest token */
     GLMD_KEY_TOP_P = 65,
@@ -257,7 +281,7 @@ enum glmd_key {
     GLMD_KEY_FREQUENCY_PENALTY = 69,
     /* glmd_req_set_str */
     GLMD_KEY_STOP = 128,           /* ends the answer where this text would begin; repeatable */
-    GLMD_KEY_EFFORT = 129,         /* "low", "high", "max" */
+    GLMD_KEY_EFFORT = 129,         /* "low", "high", "max", or another word that the daemon maps to one */
     GLMD_KEY_TOOL_NAME = 130,      /* the one tool that must be called */
     GLMD_KEY_LABEL = 131           /* who this is for; honoured only from trusted programs */
 };
@@ -268,7 +292,7 @@ enum glmd_tool_choice {
     GLMD_TOOL_CHOICE_REQUIRED = 2
 };
 
-/* -EINVAL: no such key for this type of value. */
+/* -EINVAL: no such key for this type of value; -ERANGE: the protocol cannot carry the value. */
 GLMD_API int glmd_req_set_u64(glmd_req *r, int key, uint64_t value);
 GLMD_API int glmd_req_set_f64(glmd_req *r, int key, double value);
 GLMD_API int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t len);
@@ -290,7 +314,8 @@ GLMD_API int glmd_cancel(glmd_conn *c, uint64_t tag);
 GLMD_API int glmd_cancel_async(glmd_conn *c, uint64_t tag);
 
 /* Small services.  They take a request like glmd_submit() and are answered by events with their own tag.
- * COUNT: END whose usage says the prompt's tokens.  TOKENIZE: a TOKEN event per token of the prompt. */
+ * Counting: END whose usage says the tokens of the prompt.  Tokenizing: IDS events with them all.
+ * -EOPNOTSUPP: the daemon did not grant GLMD_FEATURE_TOKENIZE. */
 GLMD_API int glmd_count(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 GLMD_API int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 
@@ -299,20 +324,21 @@ GLMD_API int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 
 enum glmd_event_type {
     GLMD_EV_ACCEPTED = 1,  /* the daemon has read the request */
-    GLMD_EV_PROGRESS = 2,  /* waiting or reading the prompt: done, total, cached, queue_position */
+    GLMD_EV_PROGRESS = 2,  /* waiting or reading the prompt: phase, done, total, cached, queue_position */
     GLMD_EV_TOKEN = 3,     /* one token and the text it completed, which may be empty */
     GLMD_EV_TEXT = 4,      /* text that is not one token's */
-    GLMD_EV_TOOL = 5,      /* a tool call begins: text is its id; its name and arguments follow as text */
-    GLMD_EV_END = 6,       /* the last event of its tag: status, reason, usage */
+    GLMD_EV_TOOL = 5,      /* a tool call begins or ends: index, phase; name and arguments come as text between */
+    GLMD_EV_END = 6,       /* the last event of its tag: status, reason, detail, usage */
     GLMD_EV_ERROR = 7,     /* text says for people what is wrong with the request; END follows */
-    GLMD_EV_NOTICE = 8     /* about the daemon, tag 0: reason is one of enum glmd_notice */
+    GLMD_EV_NOTICE = 8,    /* about the daemon, tag 0: reason is one of enum glmd_notice */
+    GLMD_EV_IDS = 9        /* tokens of a prompt: ids, n_ids */
 };
 
 enum glmd_channel {
     GLMD_CHANNEL_CONTENT = 0,
     GLMD_CHANNEL_REASONING = 1,
     GLMD_CHANNEL_TOOL_NAME = 2,
-    GLMD_CHANNEL_TOOL_ARGUMENTS = 3
+    GLMD_CHANNEL_TOOL_ARGUMENTS = 3  /* the pieces of one call make one JSON object */
 };
 
 enum glmd_event_flag {
@@ -322,24 +348,34 @@ enum glmd_event_flag {
     GLMD_EVF_DRAFTED = 8    /* the token was guessed first and verified */
 };
 
+enum glmd_phase {
+    GLMD_PHASE_QUEUED = 1,      /* PROGRESS: waits its turn */
+    GLMD_PHASE_PREPARING = 2,   /* PROGRESS: text becomes tokens */
+    GLMD_PHASE_PREFILL = 3,     /* PROGRESS: the model reads the prompt */
+    GLMD_PHASE_TOOL_BEGIN = 16, /* TOOL */
+    GLMD_PHASE_TOOL_END = 17,
+    GLMD_PHASE_TOOL_CUT = 18    /* TOOL: the answer ended inside the call; do not run it */
+};
+
 enum glmd_reason {
-    GLMD_REASON_NONE = 0,
+    GLMD_REASON_NONE = 0,       /* never started, or the connection died: see status */
     GLMD_REASON_STOP = 1,       /* the model ended its answer */
-    GLMD_REASON_STOP_TEXT = 2,  /* a stop string */
-    GLMD_REASON_LENGTH = 3,     /* max_tokens or the context */
-    GLMD_REASON_TOOL_CALLS = 4, /* the answer ends with calls */
-    GLMD_REASON_CANCELLED = 5,
-    GLMD_REASON_DEADLINE = 6,
-    GLMD_REASON_ERROR = 7,      /* see status */
-    GLMD_REASON_LOOP = 8        /* stopped for repeating itself */
+    GLMD_REASON_STOP_TEXT = 2,  /* a stop string; detail says which, from 0 */
+    GLMD_REASON_LENGTH = 3,     /* max_tokens */
+    GLMD_REASON_CONTEXT = 4,    /* the context is full */
+    GLMD_REASON_TOOL_CALLS = 5, /* the answer ends with calls */
+    GLMD_REASON_CANCELED = 6,
+    GLMD_REASON_DEADLINE = 7,
+    GLMD_REASON_ERROR = 8,      /* see status */
+    GLMD_REASON_LOOP = 9        /* stopped for repeating itself */
 };
 
 enum glmd_notice {
-    GLMD_NOTICE_DRAINING = 1,
-    GLMD_NOTICE_LIMITS = 2,
-    GLMD_NOTICE_MODEL = 3,
-    GLMD_NOTICE_HANG = 4,       /* the daemon has shown no life for some seconds */
-    GLMD_NOTICE_ALIVE = 5       /* and is back */
+    GLMD_NOTICE_STATE = 1,      /* the state changed: see glmd_get_info() */
+    GLMD_NOTICE_LIMITS = 2,     /* the limits changed */
+    GLMD_NOTICE_MODEL = 3,      /* another model was loaded */
+    GLMD_NOTICE_HANG = 256,     /* from the library: the daemon has shown no life for some seconds */
+    GLMD_NOTICE_ALIVE = 257     /* and is back */
 };
 
 /* token of an event that is not about one token */
@@ -364,8 +400,9 @@ struct glmd_usage {
     uint64_t decode_ns;
 };
 
-/* Filled by glmd_next().  text, alts and usage point into memory of the connection and are valid until
- * the next glmd_release(), glmd_dispatch(), glmd_wait(), glmd_complete() or glmd_close(). */
+/* Filled by glmd_next(); fields that do not belong to the type are 0, NULL or NaN, and token is
+ * GLMD_NO_TOKEN.  text, alts, ids and usage point into memory of the connection and are valid until the next
+ * glmd_release(), glmd_dispatch(), glmd_wait(), glmd_complete() or glmd_close(). */
 struct glmd_event {
     uint32_t size;
     uint32_t type;              /* enum glmd_event_type; ignore types you do not know */
@@ -373,20 +410,25 @@ struct glmd_event {
     uint32_t flags;             /* enum glmd_event_flag, or-ed */
     uint64_t tag;
     uint32_t seq;               /* the daemon's record number for this tag, rising */
-    uint32_t token;
+    uint32_t token;             /* TOKEN; END: the token that ended the answer */
     const char *text;           /* UTF-8, never NULL, no NUL at its end */
     size_t text_len;
-    const struct glmd_alt *alts;
+    const struct glmd_alt *alts;  /* best first */
+    const uint32_t *ids;
     uint32_t n_alts;
+    uint32_t n_ids;
     float logprob;              /* NaN when not asked for */
-    uint64_t t_sampled_ns;      /* CLOCK_MONOTONIC when the daemon had the token */
     int32_t status;             /* END, ERROR: 0 or negative errno */
+    uint64_t t_sampled_ns;      /* CLOCK_MONOTONIC when the daemon had the token, or when the event happened */
     uint32_t reason;            /* END: enum glmd_reason; NOTICE: enum glmd_notice */
+    uint32_t detail;
+    uint32_t phase;             /* PROGRESS, TOOL: enum glmd_phase */
+    uint32_t index;             /* TOOL: which call of this answer, from 0 */
     uint32_t done;              /* PROGRESS: prompt tokens read ... */
     uint32_t total;             /* ... of so many, */
     uint32_t cached;            /* so many of them found ready */
-    uint32_t queue_position;    /* 0: running */
-    const struct glmd_usage *usage;  /* END; NULL when the daemon sent none */
+    uint32_t queue_position;    /* PROGRESS: requests in front */
+    const struct glmd_usage *usage;  /* END; NULL when the request was refused */
 };
 
 /* 1 and one event, or 0: nothing now, and it is safe to poll.  Negative: dead, and everything was

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+/* One descriptor for any loop: an epoll descriptor over the socket (the daemon's end), the notify pipe (its
+ * bells), a timer and an eventfd for other threads.  Runs on the connection's thread, except glmd_wakeup(). */
+#include <errno.h>
+#include <poll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clconn.h"
+
+#define PULSE_ASK_NS   (2000 * CL_NS_PER_MS)
+#define PULSE_AGAIN_NS (1000 * CL_NS_PER_MS)
+
+void cl_bell_write(int fd) {
+    static const uint64_t one = 1;
+    ssize_t n;
+    do {
+        n = write(fd, &one, sizeof one);
+    } while (n < 0 && errno == EINTR);
+    /* any other failure: the counter is full and so the bell is already rung, or the daemon is gone */
+}
+
+/* ---- timer ---- */
+
+static uint64_t earliest(const glmd_conn *c) {
+    uint64_t t = c->pulse.check_ns;
+    if (c->coalesce_at_ns < t)
+        t = c->coalesce_at_ns;
+    return c->retry_at_ns < t ? c->retry_at_ns : t;
+}
+
+/* A timer that is already set earlier is left alone: one spurious wake is cheaper than a system call a sleep. */
+void cl_timer_plan(glmd_conn *c) {
+    uint64_t t = earliest(c);
+    if (t >= c->timer_at_ns)
+        return;
+    if (!t)
+        t = 1;  /* zero would disarm */
+    struct itimerspec s = {.it_value = {.tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u)}};
+    if (timerfd_settime(c->fd_timer, TFD_TIMER_ABSTIME, &s, NULL) == 0)
+        c->timer_at_ns = t;
+}
+
+/* A stale heartbeat may only mean that this machine slept or that clocks differ, so the daemon is asked. */
+static void check_pulse(glmd_conn *c, uint64_t now) {
+    struct glmw_status s;
+    if (!c->tags.n_live || now < c->pulse.check_ns)
+        return;
+    if (glmw_status_read(&c->d->status, &s) == 0)
+        c->status = s;
+    uint64_t beat = c->status.heartbeat_ns;
+    if (beat && (beat >= now || now - beat < GLMW_STATUS_ALIVE_NS)) {
+        if (c->pulse.state == CL_PULSE_HUNG)
+            cl_notice(c, GLMD_NOTICE_ALIVE);
+        c->pulse.state = CL_PULSE_OK;
+        c->pulse.check_ns = (beat < now ? beat : now) + GLMW_STATUS_ALIVE_NS;
+        return;
+    }
+    if (c->pulse.state == CL_PULSE_OK) {
+        c->pulse.state = CL_PULSE_ASKED;
+        c->pulse.asked = now;
+        struct glmw_ping p;
+        __builtin_memcpy(&p, &now, sizeof p);
+        cl_packet_send(c, GLMW_PKT_PING, &p, sizeof p);
+        c->pulse.check_ns = now + PULSE_ASK_NS;
+        return;
+    }
+    if (c->pulse.state == CL_PULSE_ASKED)
+        cl_notice(c, GLMD_NOTICE_HANG);
+    c->pulse.state = CL_PULSE_HUNG;
+    c->pulse.check_ns = now + PULSE_AGAIN_NS;
+}
+
+static void on_timer(glmd_conn *c) {
+    uint64_t count;
+    if (read(c->fd_timer, &count, sizeof count) != (ssize_t)sizeof count)
+        return;
+    c->timer_at_ns = CL_NEVER;
+    uint64_t now = cl_now_ns();
+    if (now >= c->coalesce_at_ns) {
+        /* the pause is over: from here the next record rings at once */
+        c->coalesce_at_ns = CL_NEVER;
+        c->armed = false;
+    }
+    check_pulse(c, now);
+}
+
+/* ---- dispatch ---- */
+
+static void drain(int fd) {
+    char junk[4096];
+    while (read(fd, junk, sizeof junk) == (ssize_t)sizeof junk) {}
+}
+
+static void run_async(glmd_conn *c) {
+    struct cl_async *a = &c->async;
+    uint64_t count;
+    if (read(c->fd_wake, &count, sizeof count) != (ssize_t)sizeof count)
+        return;
+    for (;;) {
+        uint64_t tag = 0;
+        pthread_mutex_lock(&a->lock);
+        if (a->n)
+            tag = a->tags[--a->n];
+        pthread_mutex_unlock(&a->lock);
+        if (!tag)
+            return;
+        glmd_cancel(c, tag);
+    }
+}
+
+static int dispatch(glmd_conn *c) {
+    cl_release(c);
+    /* the pipe before the ring: a bell for a record that is taken below must not stay behind */
+    drain(c->fd_pipe);
+    run_async(c);
+    on_timer(c);
+    if (!c->socket_done)
+        cl_socket_read(c);
+    if (!c->error && (c->credit_owed || c->n_cancel_owed))
+        cl_owed_push(c);
+    cl_timer_plan(c);
+    if (cl_pending(c))
+        return 1;
+    return c->error;
+}
+
+int glmd_dispatch(glmd_conn *c) {
+    int r = cl_check(c);
+    return r < 0 ? r : dispatch(c);
+}
+
+int glmd_prepare(glmd_conn *c) {
+    int r = cl_check(c);
+    if (r < 0)
+        return r;
+    if (cl_pending(c))
+        return 0;
+    if (c->error)
+        return c->error;
+    r = cl_arm(c);
+    if (r == 1)
+        cl_timer_plan(c);
+    return r;
+}
+
+int glmd_get_fd(glmd_conn *c) {
+    int r = cl_check(c);
+    return r < 0 ? r : c->fd_epoll;
+}
+
+int glmd_get_timeout(glmd_conn *c, uint64_t *ret_ns) {
+    int r = cl_check(c);
+    if (r < 0)
+        return r;
+    *ret_ns = c->timer_at_ns;
+    return 0;
+}
+
+int glmd_wakeup(glmd_conn *c) {
+    int saved = errno;  /* callable from a signal handler */
+    int r = cl_check(c);
+    if (r == 0)
+        cl_bell_write(c->fd_wake);
+    errno = saved;
+    return r;
+}
+
+int glmd_set_coalesce(glmd_conn *c, uint32_t tokens, uint32_t usec) {
+    int r = cl_check(c);
+    if (r < 0)
+        return r;
+    if (tokens > 1 && !(c->hello.features & GLMW_FEAT_COALESCE))
+        return -EOPNOTSUPP;
+    c->coalesce_tokens = tokens;
+    c->coalesce_ns = (uint64_t)usec * 1000u;
+    c->armed = false;
+    return 0;
+}
+
+/* ---- blocking ---- */
+
+/* 1: readable, 0: time is up, or negative errno */
+static int poll_until(int fd, bool *ret_woken, int fd_wake, uint64_t deadline_ns) {
+    struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = fd_wake, .events = POLLIN}};
+    struct timespec ts, *t = NULL;
+    if (deadline_ns != CL_NEVER) {
+        uint64_t now = cl_now_ns(), left = now < deadline_ns ? deadline_ns - now : 0;
+        ts = (struct timespec){.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
+        t = &ts;
+    }
+    int n = ppoll(p, 2, t, NULL);
+    if (n < 0)
+        return -errno;
+    *ret_woken = p[1].revents != 0;
+    return n > 0;
+}
+
+int glmd_wait(glmd_conn *c, int64_t timeout_ns) {
+    int r = cl_check(c);
+    if (r < 0)
+        return r;
+    uint64_t deadline = CL_NEVER;
+    if (timeout_ns >= 0)
+        deadline = cl_now_ns() + (uint64_t)timeout_ns;
+    for (;;) {
+        bool woken = false;
+        r = glmd_prepare(c);
+        if (r <= 0) {
+            r = dispatch(c);
+            if (r)
+                return r;
+            continue;
+        }
+        int n = poll_until(c->fd_epoll, &woken, c->fd_wake, deadline);
+        if (n < 0)
+            return n;
+        r = dispatch(c);
+        if (r || !n || woken)
+            return r;
+    }
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+/* Records become events.  Region D is written by another process: every index, offset, length, type and tag
+ * is checked on a private copy of the record before it is used, and one broken rule ends the connection with
+ * -EPROTO; text is handed out where it lies.  Runs on the connection's thread, never blocks. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "clconn.h"
+
+/* Bits of glmd_conn.notices */
+static const uint32_t notice_code[] = {GLMD_NOTICE_STATE, GLMD_NOTICE_LIMITS, GLMD_NOTICE_MODEL, GLMD_NOTICE_HANG,
+                                       GLMD_NOTICE_ALIVE};
+#define N_NOTICES (sizeof notice_code / sizeof notice_code[0])
+
+/* What take() did */
+enum taken { TAKEN_EVENT, TAKEN_NOTHING, TAKEN_WAIT, TAKEN_BROKEN };
+
+/* The same notice twice before anybody looked is one notice: they say "look again", not what changed. */
+void cl_notice(glmd_conn *c, uint32_t code) {
+    for (uint32_t i = 0; i < N_NOTICES; i++)
+        if (notice_code[i] == code)
+            c->notices |= 1u << i;
+}
+
+static void blank_event(struct glmd_event *e) {
+    *e = (struct glmd_event){.size = sizeof *e, .token = GLMD_NO_TOKEN, .text = "", .logprob = (float)NAN};
+}
+
+static enum taken broken(glmd_conn *c, const struct glmw_rec *r, const char *what) {
+    cl_die(c, -EPROTO, "the daemon sent a record of type %u with a wrong %s (tag %llu, seq %u)", r->type, what,
+           (unsigned long long)r->tag, r->seq);
+    return TAKEN_BROKEN;
+}
+
+static const void *slot_at(const glmd_conn *c, uint32_t index) {
+    return c->tq.slots + (size_t)(index & (c->tq.size - 1)) * GLMW_SLOT_BYTES;
+}
+
+/* Text of a record copied from slot `at`; the pointer goes into shared memory. */
+static int take_text(const glmd_conn *c, const struct glmw_rec *r, uint32_t at, struct glmd_event *e) {
+    if (!r->text_len)
+        return 0;
+    if (r->flags & GLMW_RF_INLINE) {
+        if (r->text_len > GLMW_INLINE_BYTES)
+            return -EPROTO;
+        e->text = (const char *)slot_at(c, at) + offsetof(struct glmw_rec, u);
+    } else {
+        if (r->text_len > GLMW_SPAN_MAX || r->text_off > c->txt_bytes - r->text_len)
+            return -EPROTO;
+        e->text = c->txt + r->text_off;
+    }
+    e->text_len = r->text_len;
+    return 0;
+}
+
+/* The ALTS records behind a TOKEN at slot `at`; the caller saw that they are all visible. */
+static int take_alts(glmd_conn *c, const struct glmw_rec *tok, struct cl_live *l, uint32_t at,
+                     struct glmd_event *e) {
+    struct glmd_alt *out = c->alts + (size_t)(at & (c->tq.size - 1)) * GLMW_ALTS_PER_REC;
+    uint32_t done = 0;
+    while (done < tok->n_alts) {
+        struct glmw_alts a;
+        glmw_take(&c->tq, &a);
+        if (a.type != GLMW_REC_ALTS || a.tag != tok->tag || a.seq != l->next_seq)
+            return -EPROTO;
+        l->next_seq++;
+        for (uint32_t i = 0; i < GLMW_ALTS_PER_REC && done < tok->n_alts; i++, done++)
+            out[done] = (struct glmd_alt){a.alt[i].token, a.alt[i].logprob};
+    }
+    e->alts = out;
+    e->n_alts = tok->n_alts;
+    return 0;
+}
+
+static enum taken take_token(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l, uint32_t at,
+                             struct glmd_event *e) {
+    if (r->channel > GLMW_CH_TOOL_ARGS)
+        return broken(c, r, "channel");
+    if (take_text(c, r, at, e) < 0)
+        return broken(c, r, "text span");
+    e->type = r->type == GLMW_REC_TOKEN ? GLMD_EV_TOKEN : GLMD_EV_TEXT;
+    e->channel = r->channel;
+    e->token = r->type == GLMW_REC_TOKEN ? r->token : GLMD_NO_TOKEN;
+    e->logprob = r->logprob;
+    if ((r->flags & GLMW_RF_ALTS_FOLLOW) && take_alts(c, r, l, at, e) < 0)
+        return broken(c, r, "list of alternatives");
+    return TAKEN_EVENT;
+}
+
+static void payload_done(glmd_conn *c, struct cl_live *l) {
+    if (l->has_payload)
+        cl_arena_give(&c->arena, l->payload_off);
+    l->has_payload = false;
+}
+
+static void take_usage(struct cl_live *l, const struct glmw_rec *r) {
+    struct glmw_usage u;
+    memcpy(&u, r, sizeof u);
+    l->usage = (struct glmd_usage){.size = sizeof l->usage, .prompt_tokens = u.prompt_tokens,
+                                   .cached_tokens = u.cached_tokens, .completion_tokens = u.completion_tokens,
+                                   .reasoning_tokens = u.reasoning_tokens, .drafted_tokens = u.drafted_tokens,
+                                   .accepted_tokens = u.accepted_tokens, .queued_ns = u.queued_ns,
+                                   .prefill_ns = u.prefill_ns, .decode_ns = u.decode_ns};
+    l->has_usage = true;
+}
+
+/* The tag is free from here on; its entry stays readable until the caller gives its events back. */
+static void end_tag(glmd_conn *c, struct cl_live *l) {
+    payload_done(c, l);
+    if (l->cancel_wanted)
+        c->n_cancel_owed--;
+    cl_tags_retire(&c->tags, l);
+    if (!c->tags.n_live)
+        c->pulse.check_ns = CL_NEVER;
+}
+
+static enum taken take_end(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l, struct glmd_event *e) {
+    const struct glmw_rec_end *n = &r->u.end;
+    if (n->status > 0 || n->status < -4095)
+        return broken(c, r, "status");
+    if (l->accepted && !l->has_usage) {  /* an older daemon: END alone carries the counts */
+        l->usage = (struct glmd_usage){.size = sizeof l->usage, .prompt_tokens = n->prompt_tokens,
+                                       .cached_tokens = n->cached_tokens,
+                                       .completion_tokens = n->completion_tokens,
+                                       .accepted_tokens = n->accepted_tokens};
+        l->has_usage = true;
+    }
+    e->type = GLMD_EV_END;
+    e->status = n->status;
+    e->reason = n->reason;
+    e->detail = n->detail;
+    e->token = r->token;
+    e->usage = l->has_usage ? &l->usage : NULL;
+    end_tag(c, l);
+    return TAKEN_EVENT;
+}
+
+static enum taken take_error(glmd_conn *c, const struct glmw_rec *r, uint32_t at, struct glmd_event *e) {
+    int32_t status = (int32_t)r->token;
+    if (take_text(c, r, at, e) < 0)
+        return broken(c, r, "text span");
+    if (status >= 0 || status < -4095)
+        return broken(c, r, "status");
+    e->type = GLMD_EV_ERROR;
+    e->status = status;
+    return TAKEN_EVENT;
+}
+
+/* Tag 0 belongs to no request; its records are not counted. */
+static enum taken take_untagged(glmd_conn *c, const struct glmw_rec *r, uint32_t at, struct glmd_event *e) {
+    if (r->type != GLMW_REC_NOTICE)
+        return r->flags & GLMW_RF_IGNORABLE ? TAKEN_NOTHING : broken(c, r, "tag");
+    if (take_text(c, r, at, e) < 0)
+        return broken(c, r, "text span");
+    e->type = GLMD_EV_NOTICE;
+    e->reason = r->token;
+    return TAKEN_EVENT;
+}
+
+static enum taken take_progress(const struct glmw_rec *r, struct glmd_event *e) {
+    e->type = GLMD_EV_PROGRESS;
+    e->done = r->u.progress.done;
+    e->total = r->u.progress.total;
+    e->cached = r->u.progress.cached;
+    e->queue_position = r->u.progress.queue_pos;
+    e->phase = r->u.progress.phase;
+    return TAKEN_EVENT;
+}
+
+static enum taken take_tool(glmd_conn *c, const struct glmw_rec *r, struct glmd_event *e) {
+    if (r->u.tool.phase < GLMW_TOOL_BEGIN || r->u.tool.phase > GLMW_TOOL_CUT)
+        return broken(c, r, "phase");
+    e->type = GLMD_EV_TOOL;
+    e->phase = GLMD_PHASE_TOOL_BEGIN + (r->u.tool.phase - GLMW_TOOL_BEGIN);
+    e->index = r->u.tool.index;
+    return TAKEN_EVENT;
+}
+
+static enum taken take_ids(glmd_conn *c, const struct glmw_rec *r, uint32_t at, struct glmd_event *e) {
+    struct glmw_ids n;
+    memcpy(&n, r, sizeof n);
+    if (n.count < 1 || n.count > GLMW_IDS_PER_REC)
+        return broken(c, r, "count");
+    e->type = GLMD_EV_IDS;
+    e->ids = (const uint32_t *)(const void *)((const char *)slot_at(c, at) + offsetof(struct glmw_ids, id));
+    e->n_ids = n.count;
+    return TAKEN_EVENT;
+}
+
+static enum taken take_accepted(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l,
+                                struct glmd_event *e) {
+    if (l->accepted)
+        return broken(c, r, "place: it was accepted before");
+    l->accepted = true;
+    payload_done(c, l);
+    e->type = GLMD_EV_ACCEPTED;
+    return TAKEN_EVENT;
+}
+
+static enum taken take_tagged(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l, uint32_t at,
+                              struct glmd_event *e) {
+    bool refusal = r->type == GLMW_REC_ERROR || r->type == GLMW_REC_END || r->type == GLMW_REC_USAGE;
+    if (!l->accepted && r->type != GLMW_REC_ACCEPTED && !refusal)
+        return broken(c, r, "place: the request was not accepted");
+    switch (r->type) {
+    case GLMW_REC_ACCEPTED: return take_accepted(c, r, l, e);
+    case GLMW_REC_PROGRESS: return take_progress(r, e);
+    case GLMW_REC_TOKEN:
+    case GLMW_REC_TEXT: return take_token(c, r, l, at, e);
+    case GLMW_REC_TOOL: return take_tool(c, r, e);
+    case GLMW_REC_USAGE:
+        take_usage(l, r);
+        return TAKEN_NOTHING;
+    case GLMW_REC_END: return take_end(c, r, l, e);
+    case GLMW_REC_ERROR: return take_error(c, r, at, e);
+    case GLMW_REC_IDS: return take_ids(c, r, at, e);
+    default: return r->flags & GLMW_RF_IGNORABLE ? TAKEN_NOTHING : broken(c, r, "type");
+    }
+}
+
+/* How many records make the event whose first record is r; 0: impossible. */
+static uint32_t group(const glmd_conn *c, const struct glmw_rec *r) {
+    if (r->type != GLMW_REC_TOKEN || !(r->flags & GLMW_RF_ALTS_FOLLOW))
+        return 1;
+    if (!c->alts || r->n_alts < 1 || r->n_alts > GLMW_ALTS_MAX)
+        return 0;
+    return 1 + (r->n_alts + GLMW_ALTS_PER_REC - 1u) / GLMW_ALTS_PER_REC;
+}
+
+/* One record, or one TOKEN with its alternatives, of `have` visible ones. */
+static enum taken take(glmd_conn *c, uint32_t have, struct glmd_event *e) {
+    struct glmw_rec r;
+    uint32_t at = c->tq.head;
+    glmw_copy_slot(&r, slot_at(c, at));
+    uint32_t need = group(c, &r);
+    if (!need)
+        return broken(c, &r, "number of alternatives");
+    if (need > have) {
+        c->need = need;
+        return TAKEN_WAIT;
+    }
+    c->tq.head++;
+    c->need = 1;
+    c->armed = false;
+    c->flowing = true;
+    blank_event(e);
+    /* two of the layouts keep other things where most records have channel, token and t_ns */
+    bool plain = r.type != GLMW_REC_USAGE && r.type != GLMW_REC_IDS;
+    e->tag = r.tag;
+    e->seq = r.seq;
+    e->flags = r.flags & (GLMD_EVF_FIRST | GLMD_EVF_MORE | GLMD_EVF_STEP_END | GLMD_EVF_DRAFTED);
+    e->t_sampled_ns = plain ? r.t_ns : 0;
+    if (!r.tag)
+        return take_untagged(c, &r, at, e);
+    struct cl_live *l = cl_tags_find(&c->tags, r.tag);
+    if (!l)
+        return broken(c, &r, "tag: no such request is live");
+    if (r.seq != l->next_seq && !FAULT(client_seq_unchecked))
+        return broken(c, &r, "sequence number");
+    l->next_seq++;
+    return take_tagged(c, &r, l, at, e);
+}
+
+/* ---- ends that the daemon can no longer send ---- */
+
+static bool take_synthetic(glmd_conn *c, struct glmd_event *e) {
+    struct cl_live *l = cl_tags_any(&c->tags);
+    if (!l)
+        return false;
+    blank_event(e);
+    e->type = GLMD_EV_END;
+    e->tag = l->tag;
+    e->seq = l->next_seq;
+    e->status = c->error;
+    e->usage = l->has_usage ? &l->usage : NULL;
+    end_tag(c, l);
+    return true;
+}
+
+static bool take_notice(glmd_conn *c, struct glmd_event *e) {
+    if (!c->notices)
+        return false;
+    uint32_t i = (uint32_t)__builtin_ctz(c->notices);
+    c->notices &= ~(1u << i);
+    blank_event(e);
+    e->type = GLMD_EV_NOTICE;
+    e->reason = notice_code[i];
+    return true;
+}
+
+/* ---- waiting ---- */
+
+/* Records visible now; a tail that cannot be ends the connection. */
+static uint32_t visible(glmd_conn *c) {
+    if (c->ring_bad)
+        return 0;
+    int n = glmw_peek(&c->tq);
+    if (n >= 0)
+        return (uint32_t)n;
+    cl_die(c, -EPROTO, "the daemon moved its record index backwards or past the ring");
+    return 0;
+}
+
+bool cl_pending(glmd_conn *c) {
+    return c->notices || visible(c) >= c->need || (c->error && c->tags.n_live);
+}
+
+int cl_arm(glmd_conn *c) {
+    if (c->armed)
+        return cl_pending(c) ? 0 : 1;
+    uint32_t ahead = c->need;
+    uint32_t most = c->tq.size / 4;  /* the ring must never be full before the bell */
+    c->coalesce_at_ns = CL_NEVER;
+    if (c->coalesce_tokens > 1 && c->flowing) {
+        uint32_t k = c->coalesce_tokens < most ? c->coalesce_tokens : most;
+        if (k > ahead) {
+            ahead = k;
+            c->coalesce_at_ns = cl_now_ns() + c->coalesce_ns;
+        }
+    }
+    int n = glmw_arm(&c->tq, ahead);
+    if (n < 0) {
+        cl_die(c, -EPROTO, "the daemon moved its record index backwards or past the ring");
+        return 0;
+    }
+    if ((uint32_t)n >= c->need && !FAULT(client_arm_no_recheck))
+        return 0;
+    c->armed = true;
+    c->flowing = false;
+    return 1;
+}
+
+/* ---- the calls ---- */
+
+static int next_event(glmd_conn *c, struct glmd_event *e) {
+    for (;;) {
+        uint32_t have = (uint32_t)(c->tq.tail - c->tq.head);
+        if (take_notice(c, e))
+            return 1;
+        if (have < c->need)
+            have = visible(c);
+        if (!c->ring_bad && have >= c->need) {
+            enum taken t = take(c, have, e);
+            if (t == TAKEN_EVENT)
+                return 1;
+            continue;  /* a skipped record, one that needs more, or a dead ring */
+        }
+        if (c->error)
+            return take_synthetic(c, e) ? 1 : c->error;
+        if (cl_arm(c) == 1) {
+            cl_timer_plan(c);
+            return 0;
+        }
+    }
+}
+
+static void give_event(struct glmd_event *ret, const struct glmd_event *e) {
+    uint32_t size = ret->size;
+    memcpy(ret, e, size < sizeof *e ? size : sizeof *e);
+    ret->size = size;
+}
+
+int glmd_next(glmd_conn *c, struct glmd_event *ret) {
+    struct glmd_event e;
+    int r = cl_check(c);
+    if (r < 0)
+        return r;
+    if (ret->size < offsetof(struct glmd_event, text))
+        return -EINVAL;
+    r = next_event(c, &e);
+    if (r == 1)
+        give_event(ret, &e);
+    return r;
+}
+
+int glmd_next_n(glmd_conn *c, struct glmd_event *ret, size_t n) {
+    size_t i;
+    for (i = 0; i < n && i < INT32_MAX; i++) {
+        int r = glmd_next(c, &ret[i]);
+        if (r != 1)
+            return i ? (int)i : r;
+    }
+    return (int)i;
+}
+
+/* Hands slots and text back.  The daemon may have stopped a stream for want of room: then it asked to be
+ * told, and an empty entry tells it (a half full ring can wait for the next time). */
+void cl_release(glmd_conn *c) {
+    cl_tags_recycle(&c->tags);
+    if (c->ring_bad)
+        return;
+    bool asked = glmw_give_back(&c->tq, &c->d->credit_wanted);
+    if (c->error || !asked || (uint32_t)(c->tq.tail - c->tq.given) >= c->tq.size / 2)
+        return;
+    if (FAULT(client_no_credit_answer))
+        return;
+    static const struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
+    if (cl_entry_push(c, &nop) == -ENOBUFS) {
+        c->credit_owed = true;
+        cl_owed_push(c);  /* sets the time of the next attempt */
+        cl_timer_plan(c);
+    }
+}
+
+void glmd_release(glmd_conn *c) {
+    if (cl_check(c) == 0)
+        cl_release(c);
+}

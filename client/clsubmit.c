@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* Entries to the daemon.  A payload is copied into the arena before its entry is published and stays there
+ * until ACCEPTED, ERROR or END says that the daemon has read it.  Runs on the connection's thread, except
+ * glmd_cancel_async(). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clconn.h"
+
+#define RETRY_NS (5 * CL_NS_PER_MS)
+
+static int sq_room(glmd_conn *c) {
+    if (glmw_free_slots(&c->sq) > 0)
+        return 0;
+    if (glmw_refresh(&c->sq) < 0) {
+        cl_die(c, -EPROTO, "the daemon moved its entry index backwards or past the ring");
+        return -EPROTO;
+    }
+    return glmw_free_slots(&c->sq) > 0 ? 0 : -ENOBUFS;
+}
+
+int cl_entry_push(glmd_conn *c, const struct glmw_entry *e) {
+    int r = sq_room(c);
+    if (r < 0)
+        return r;
+    r = glmw_put(&c->sq, e);
+    if (r < 0)
+        return r;
+    if (glmw_publish(&c->sq, false))
+        cl_bell_write(c->fd_bell);
+    return 0;
+}
+
+static void owe(glmd_conn *c) {
+    c->retry_at_ns = c->credit_owed || c->n_cancel_owed ? cl_now_ns() + RETRY_NS : CL_NEVER;
+}
+
+static int push_cancel(glmd_conn *c, uint64_t tag) {
+    struct glmw_entry e = {.opcode = GLMW_OP_CANCEL, .tag = tag};
+    return cl_entry_push(c, &e);
+}
+
+void cl_owed_push(glmd_conn *c) {
+    static const struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
+    if (c->credit_owed && cl_entry_push(c, &nop) != -ENOBUFS)
+        c->credit_owed = false;
+    for (uint32_t i = 0; c->n_cancel_owed && i < c->tags.n_slots; i++) {
+        struct cl_live *l = c->tags.slots[i];
+        if (!l || !l->cancel_wanted)
+            continue;
+        if (push_cancel(c, l->tag) == -ENOBUFS)
+            break;
+        l->cancel_wanted = false;
+        c->n_cancel_owed--;
+    }
+    owe(c);
+}
+
+static int can_submit(glmd_conn *c, uint64_t bytes) {
+    const struct glmw_limits *l = &c->hello.limits;
+    if (c->error)
+        return c->error;
+    if (bytes > UINT32_MAX || bytes > c->arena.size_bytes ||
+        (l->max_payload_bytes && bytes > l->max_payload_bytes))
+        return -EMSGSIZE;
+    if (l->max_live && c->tags.n_live >= l->max_live)
+        return -EBUSY;
+    return sq_room(c);
+}
+
+static void copy_payload(glmd_conn *c, uint64_t off, const struct cl_payload *p) {
+    uint8_t *at = c->pay + off;
+    for (unsigned i = 0; i < 3; i++) {
+        if (p->len[i])
+            memcpy(at, p->part[i], p->len[i]);
+        at += p->len[i];
+    }
+}
+
+static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) {
+    struct cl_payload p;
+    struct cl_live *l;
+    uint64_t off;
+    int e = cl_check(c);
+    if (e < 0)
+        return e;
+    e = cl_req_seal(r, &p);
+    if (e < 0)
+        return e;
+    e = can_submit(c, p.total_bytes);
+    if (e < 0)
+        return e;
+    e = cl_arena_take(&c->arena, p.total_bytes, &off);
+    if (e < 0)
+        return e;
+    e = cl_tags_add(&c->tags, &l);
+    if (e < 0) {
+        cl_arena_give(&c->arena, off);
+        return e;
+    }
+    l->payload_off = off;
+    l->has_payload = true;
+    copy_payload(c, off, &p);
+    struct glmw_entry n = {.opcode = opcode, .flags = p.quiet ? GLMW_ENT_QUIET : 0,
+                           .payload_len = (uint32_t)p.total_bytes, .tag = l->tag, .payload_off = off,
+                           .session = p.session, .max_tokens = p.max_tokens, .deadline_ms = p.deadline_ms,
+                           .client_ns = cl_now_ns()};
+    e = cl_entry_push(c, &n);
+    if (e < 0) {
+        cl_arena_give(&c->arena, off);
+        cl_tags_drop(&c->tags, l);
+        return e;
+    }
+    if (c->pulse.check_ns == CL_NEVER) {
+        c->pulse.check_ns = n.client_ns + GLMW_STATUS_ALIVE_NS;
+        cl_timer_plan(c);
+    }
+    *ret_tag = l->tag;
+    glmd_req_free(r);
+    return 0;
+}
+
+int glmd_submit(glmd_conn *c, glmd_req *r, uint64_t *ret_tag) {
+    return submit(c, r, GLMW_OP_SUBMIT, ret_tag);
+}
+
+static int service(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) {
+    int e = cl_check(c);
+    if (e == 0 && !(c->hello.features & GLMW_FEAT_TOKENIZE))
+        e = -EOPNOTSUPP;
+    return e < 0 ? e : submit(c, r, opcode, ret_tag);
+}
+
+int glmd_count(glmd_conn *c, glmd_req *r, uint64_t *ret_tag) {
+    return service(c, r, GLMW_OP_COUNT, ret_tag);
+}
+
+int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag) {
+    return service(c, r, GLMW_OP_TOKENIZE, ret_tag);
+}
+
+int glmd_cancel(glmd_conn *c, uint64_t tag) {
+    int r = cl_check(c);
+    if (r < 0)
+        return r;
+    struct cl_live *l = cl_tags_find(&c->tags, tag);
+    if (!l || l->cancel_wanted || c->error)
+        return 0;  /* ended, asked before, or its synthetic END is on the way */
+    r = push_cancel(c, tag);
+    if (r == -ENOBUFS) {
+        l->cancel_wanted = true;
+        c->n_cancel_owed++;
+        owe(c);
+        cl_timer_plan(c);
+        r = 0;
+    }
+    return r;
+}
+
+int glmd_cancel_async(glmd_conn *c, uint64_t tag) {
+    struct cl_async *a = &c->async;
+    int r = cl_check(c);
+    if (r < 0 || !tag)
+        return r;
+    pthread_mutex_lock(&a->lock);
+    if (a->n == a->cap) {
+        uint32_t cap = a->cap ? a->cap * 2 : 16;
+        uint64_t *p = cap > CL_TAG_SLOTS * 4 ? NULL : realloc(a->tags, cap * sizeof *p);
+        if (p) {
+            a->tags = p;
+            a->cap = cap;
+        } else {
+            r = -ENOMEM;
+        }
+    }
+    if (r == 0)
+        a->tags[a->n++] = tag;
+    pthread_mutex_unlock(&a->lock);
+    return r == 0 ? glmd_wakeup(c) : r;
+}
