@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_body.h: the arithmetic of one instruction set, written once over v16.
+ *
+ * Included at the end of each cpu_ops_*.c, which defines v16 and its operations. Everything here is static; the
+ * only thing that leaves the file is the table V16_OPS. See cpu_ops.h for what each function promises. */
+#ifndef GLMD_CPU_BODY_H
+#define GLMD_CPU_BODY_H
+
+#include "cpu_ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ALWAYS static inline __attribute__((always_inline))
+
+#include "cpu_body_math.h"
+#include "cpu_body_prod.h"
+#include "cpu_body_kda.h"
+#include "cpu_body_attn.h"
+
+const struct cpu_ops V16_OPS = {
+    .isa = V16_NAME,
+    .prod = body_prod,
+    .dots = body_dots,
+    .sumsq = body_sumsq,
+    .axpy = body_axpy,
+    .rms = body_rms,
+    .layer_norm = body_layer_norm,
+    .swiglu = body_swiglu,
+    .sigmoid = body_sigmoid,
+    .widen = body_widen,
+    .narrow = body_narrow,
+    .hc_coeff = body_hc_coeff,
+    .hc_collapse = body_hc_collapse,
+    .hc_merge = body_hc_merge,
+    .mean = body_mean,
+    .kda = body_kda,
+    .attn_begin = body_attn_begin,
+    .attn_tile = body_attn_tile,
+    .attn_end = body_attn_end,
+    .pool = body_pool,
+    .index_scores = body_index_scores,
+};
+
+#endif

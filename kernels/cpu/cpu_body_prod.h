@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_body_prod.h: products of BF16 weights with float rows over v16.
+ *
+ * A panel holds 16 outputs, input by input, each input's 16 weights in one 32-byte word group. One tile
+ * computes R rows of P panels; its accumulators are the chains of at most CPU_KB inputs that the numerics
+ * promise, so which tile serves a row cannot be seen in the result. */
+#ifndef GLMD_CPU_BODY_PROD_H
+#define GLMD_CPU_BODY_PROD_H
+
+ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint32_t k, const float *const *x,
+                 float *const *out, int first) {
+    v16 acc[6][8];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int p = 0; p < P; p++)
+            acc[r][p] = v_set(0.0f);
+    for (uint32_t i = 0; i < k; i++) {
+        /* The narrower side stays in registers: several panels only come with few rows. */
+        v16 xv = v_set(x[0][i]);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; p++) {
+            v16 wv = v_ldw(w + (size_t)p * panel + (size_t)i * 8);
+            acc[0][p] = v_fma(xv, wv, acc[0][p]);
+#pragma GCC unroll 8
+            for (int r = 1; r < R; r++)
+                acc[r][p] = v_fma(v_set(x[r][i]), wv, acc[r][p]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int p = 0; p < P; p++)
+            v_st(out[r] + 16 * p, first ? acc[r][p] : v_add(v_ld(out[r] + 16 * p), acc[r][p]));
+}
+
+/* One block of R rows over n panels and one chain of inputs, P panels at a time. */
+#define PROD_ROWS(R, P)                                                                                      \
+    static void prod_##R(const uint32_t *w, size_t panel, uint32_t n, uint32_t k, const float *const *x,     \
+                         float *const *out, int first) {                                                     \
+        for (uint32_t p = 0; p < n;) {                                                                       \
+            float *o[R];                                                                                     \
+            for (int r = 0; r < R; r++)                                                                      \
+                o[r] = out[r] + 16 * (size_t)p;                                                              \
+            if (n - p >= P) {                                                                                \
+                tile(R, P, w + p * panel, panel, k, x, o, first);                                            \
+                p += P;                                                                                      \
+            } else {                                                                                         \
+                tile(R, 1, w + p * panel, panel, k, x, o, first);                                            \
+                p++;                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+PROD_ROWS(1, V16_TILE_1)
+PROD_ROWS(2, V16_TILE_2)
+PROD_ROWS(3, V16_TILE_3)
+PROD_ROWS(4, V16_TILE_MANY)
+PROD_ROWS(5, V16_TILE_MANY)
+PROD_ROWS(6, V16_TILE_MANY)
+
+/* Rows in blocks of 1 to 6; 7 to 11 left make two blocks of similar size instead of 6 and a rest. */
+ALWAYS uint32_t prod_block(uint32_t left) {
+    return left > 11 ? 6 : left > 6 ? (left + 1) / 2 : left;
+}
+
+static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
+                      const uint32_t *idx, uint32_t rows, float *out, size_t ldo) {
+    static void (*const by_rows[7])(const uint32_t *, size_t, uint32_t, uint32_t, const float *const *,
+                                    float *const *, int) = {NULL,   prod_1, prod_2, prod_3,
+                                                            prod_4, prod_5, prod_6};
+    size_t panel = (size_t)k * 8;
+    /* A few panels and one chain of inputs at a time, all rows over them: weights come from memory once, in
+     * order, and stay in the first-level cache for the remaining row blocks. */
+    uint32_t step = rows == 1 ? V16_TILE_1 : V16_TILE_MANY * 2;
+    for (uint32_t p = p0; p < p1; p += step) {
+        uint32_t n = p1 - p < step ? p1 - p : step;
+        for (uint32_t k0 = 0; k0 < k; k0 += CPU_KB) {
+            uint32_t kn = k - k0 < CPU_KB ? k - k0 : CPU_KB;
+            for (uint32_t r0 = 0; r0 < rows;) {
+                uint32_t b = prod_block(rows - r0);
+                const float *xr[6];
+                float *o[6];
+                for (uint32_t r = 0; r < b; r++) {
+                    xr[r] = x + (idx ? idx[r0 + r] : r0 + r) * ldx + k0;
+                    o[r] = out + (r0 + r) * ldo + (size_t)(p - p0) * 16;
+                }
+                by_rows[b](w + p * panel + (size_t)k0 * 8, panel, n, kn, xr, o, k0 == 0);
+                r0 += b;
+            }
+        }
+    }
+}
+
+/* ---- rows stored as rows: few outputs over long inputs ---- */
+
+ALWAYS void dot_rows(const int R, const uint32_t *w, uint32_t k, const float *x, float *out) {
+    v16 acc[4];
+    size_t row = k / 2;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+        acc[r] = v_set(0.0f);
+    for (uint32_t i = 0; i < k; i += 16) {
+        v16 xv = v_ld(x + i);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++)
+            acc[r] = v_fma(v_ldw(w + (size_t)r * row + i / 2), xv, acc[r]);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+        out[r] = v_sum(acc[r]);
+}
+
+static void body_dots(const uint32_t *w, uint32_t k, uint32_t i0, uint32_t i1, const float *x, float *out) {
+    uint32_t i = i0;
+    for (; i + 4 <= i1; i += 4)
+        dot_rows(4, w + (size_t)i * (k / 2), k, x, out + i);
+    for (; i < i1; i++)
+        dot_rows(1, w + (size_t)i * (k / 2), k, x, out + i);
+}
+
+#endif

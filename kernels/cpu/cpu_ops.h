@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_ops.h: the arithmetic of the CPU backend as a table of functions, one table per instruction set.
+ *
+ * Every table computes the same bits: all code is written over vectors of 16 floats (cpu_body.h) whose
+ * operations are IEEE single operations with the same order on every machine, so a table is chosen for speed
+ * alone. A product's element is one chain of fused multiply-adds over blocks of CPU_KB inputs, the block sums
+ * added in order: it depends on the weight's shape only, never on how many rows or threads there are.
+ *
+ * Rows of activations are padded to 16 floats with zeros and every array handed in is 64-byte aligned. */
+#ifndef GLMD_CPU_OPS_H
+#define GLMD_CPU_OPS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CPU_KB = 256,        /* inputs in one accumulation chain */
+    CPU_ROW_BLOCK = 64,  /* rows of one sequence a KDA head works on at a time */
+    CPU_KEY_TILE = 32,   /* latent rows of one softmax step */
+    CPU_HEAD_BLOCK = 4,  /* query heads that share a gathered key */
+    CPU_MAX_CONV = 16,
+};
+
+/* A KDA head of one sequence, rows in order. Strides in floats. All slices point at the head's own channels. */
+struct cpu_kda_head {
+    uint32_t n_rows, keep;  /* keep: pending rows applied to the state first */
+    uint32_t dim, dimp;     /* head width, and padded to 16 */
+    uint32_t taps;          /* convolution width */
+    int commit;             /* the state after the last row is stored; otherwise rows are left pending */
+    float bound, a_log, eps;
+    float q_scale;          /* dim^-0.5 */
+
+    const float *conv;      /* [3][taps][...]: q, k, v taps of this head; conv_part and conv_tap strides */
+    size_t conv_part, conv_tap;
+    const float *dt_bias, *o_norm; /* [dimp] */
+    const uint32_t *fb, *gb;       /* panels [dimp/16][dim][8] */
+
+    const float *z;         /* first row's projections */
+    size_t ldz;
+    size_t part;            /* distance of the q, k and v parts within a row of z, win and pend_z */
+    const float *fa, *ga;   /* first row's low-rank gate inputs, stride ldz */
+    const float *beta;      /* first row's raw beta, stride ldz */
+
+    float *state;           /* [dimp/16][dimp][16]: value panels, key rows */
+    float *win;             /* [taps - 1][ld_win] raw inputs before the committed position */
+    size_t ld_win;
+    float *pend_k, *pend_v, *pend_a, *pend_b, *pend_z; /* pending rows, stride ld_pend */
+    size_t ld_pend;
+
+    float *out; /* first row's output, stride ldo */
+    size_t ldo;
+    float *scratch; /* cpu_kda_scratch() floats */
+};
+
+static inline size_t cpu_kda_scratch(size_t dimp) {
+    /* q k v a e ak per row of a block, beta, one value tile of the state */
+    return CPU_ROW_BLOCK * (6 * dimp + 1) + dimp * 32 + 64;
+}
+
+/* Attention of one row: up to CPU_HEAD_BLOCK heads over a list of selected positions. */
+struct cpu_attn {
+    uint32_t n_heads;
+    uint32_t rank;           /* floats of a latent, padded */
+    float scale;
+    const float *q;          /* [n_heads][rank] */
+    float *out;              /* [n_heads][rank]: the weighted mean of the latents; may be q */
+    float *scratch;          /* cpu_attn_scratch() floats */
+    float *acc, *max, *sum;  /* in scratch, between calls */
+};
+
+static inline size_t cpu_attn_scratch(size_t rank) {
+    return (CPU_HEAD_BLOCK + CPU_KEY_TILE) * rank + CPU_HEAD_BLOCK * (CPU_KEY_TILE + 2) + 64;
+}
+
+struct cpu_ops {
+    const char *isa;
+
+    /* out[r][16p .. 16p+15] = panel p of w times x[r], for panels p0 .. p1-1 and all rows; rows of x are
+     * taken through idx when it is given. Columns are written at out + 16 * (p - p0). */
+    void (*prod)(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
+                 const uint32_t *idx, uint32_t rows, float *out, size_t ldo);
+    /* out[i] = row i of w (BF16 in 16-groups, k a multiple of 16) times x, rows i0 .. i1-1 */
+    void (*dots)(const uint32_t *w, uint32_t k, uint32_t i0, uint32_t i1, const float *x, float *out);
+    float (*sumsq)(const float *x, uint32_t n);
+    void (*axpy)(float *y, float a, const float *x, uint32_t n); /* y += a x */
+    void (*rms)(float *out, const float *x, const float *w, uint32_t n, uint32_t n_real, float eps);
+    void (*layer_norm)(float *out, const float *x, const float *w, const float *b, uint32_t n_real, float eps);
+    /* out = silu(min(gate, limit)) * clamp(up, limit); gu holds 16 gates, 16 ups, 16 gates, …; limit 0: none */
+    void (*swiglu)(float *out, const float *gu, uint32_t n, float limit);
+    void (*sigmoid)(float *out, const float *x, uint32_t n);
+    void (*widen)(float *out, const uint16_t *x, uint32_t n); /* BF16 in natural order */
+    void (*narrow)(uint16_t *out, const float *x, uint32_t n);
+
+    /* mHC: mix holds the raw products, hc*(2+hc) of them; r = 1/rms of the streams. */
+    void (*hc_coeff)(float *pre, float *post, float *comb, const float *mix, float r, const float *base,
+                     const float *scale, uint32_t hc, uint32_t iters, float eps);
+    void (*hc_collapse)(float *x, const float *streams, const float *pre, uint32_t hc, size_t ld, uint32_t n);
+    void (*hc_merge)(float *streams, const float *y, const float *post, const float *comb, uint32_t hc,
+                     size_t ld, uint32_t n);
+    void (*mean)(float *x, const float *streams, uint32_t hc, size_t ld, uint32_t n);
+
+    void (*kda)(const struct cpu_kda_head *h);
+
+    void (*attn_begin)(struct cpu_attn *a);
+    void (*attn_tile)(struct cpu_attn *a, const float *const *keys, uint32_t n);
+    void (*attn_end)(struct cpu_attn *a);
+
+    /* out[c] = softmax over j of (gate[j][c] + ape[j][c]), weighting key[j][c] */
+    void (*pool)(float *out, const float *const *key, const float *const *gate, const float *ape, size_t ld_ape,
+                 uint32_t kpool, uint32_t n);
+    /* scores[i] = sum over h of omega[h] * scale * relu(q[h] . keys[i]) */
+    void (*index_scores)(float *scores, const float *q, size_t ldq, const float *omega, float scale,
+                         uint32_t heads, uint32_t dim, const float *const *keys, uint32_t n);
+};
+
+extern const struct cpu_ops cpu_ops_scalar, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_neon;
+
+/* The table for a name, or the best this machine runs when name is NULL; NULL when it cannot run it. */
+const struct cpu_ops *cpu_ops_find(const char *name);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_ops_avx2.c: the arithmetic for AVX2 + FMA: a vector of 16 floats is two 256-bit registers.
+ * Only reached when the processor has both (cpu_isa.c). */
+#include <immintrin.h>
+#include <stdint.h>
+
+typedef struct {
+    __m256 a, b;
+} v16;
+
+#define V16_NAME      "avx2"
+#define V16_OPS       cpu_ops_avx2
+#define V16_TILE_1    4 /* panels at once for 1, 2, 3 … rows: at least 8 chains, at most 12 accumulators */
+#define V16_TILE_2    2
+#define V16_TILE_3    1
+#define V16_TILE_MANY 1
+
+static inline v16 v_ld(const float *p) {
+    return (v16){_mm256_load_ps(p), _mm256_load_ps(p + 8)};
+}
+static inline void v_st(float *p, v16 x) {
+    _mm256_store_ps(p, x.a);
+    _mm256_store_ps(p + 8, x.b);
+}
+static inline v16 v_set(float x) {
+    return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+static inline v16 v_add(v16 x, v16 y) {
+    return (v16){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+static inline v16 v_sub(v16 x, v16 y) {
+    return (v16){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+}
+static inline v16 v_mul(v16 x, v16 y) {
+    return (v16){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
+static inline v16 v_div(v16 x, v16 y) {
+    return (v16){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
+}
+static inline v16 v_fma(v16 x, v16 y, v16 z) {
+    return (v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+/* Of two numbers the larger; a NaN in the second wins, as in every other table. */
+static inline v16 v_max(v16 x, v16 y) {
+    return (v16){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}
+static inline v16 v_min(v16 x, v16 y) {
+    return (v16){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+}
+/* x times 2 to the integer in the low bits of m (see v_exp). */
+static inline v16 v_scale2(v16 x, v16 m) {
+    return (v16){_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x.a),
+                                                      _mm256_slli_epi32(_mm256_castps_si256(m.a), 23))),
+                 _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x.b),
+                                                      _mm256_slli_epi32(_mm256_castps_si256(m.b), 23)))};
+}
+/* 16 BF16 in pair order: word i holds element i below and element i + 8 above. */
+static inline v16 v_ldw(const uint32_t *p) {
+    __m256i w = _mm256_load_si256((const __m256i *)(const void *)p);
+    return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
+                 _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u)))};
+}
+/* 16 BF16 in natural order. */
+static inline v16 v_ldh(const uint16_t *p) {
+    __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)));
+    return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+}
+/* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
+static inline float v_sum(v16 x) {
+    __m256 s = _mm256_add_ps(x.a, x.b);
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+#include "cpu_body.h"

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_ops_avx512.c: the arithmetic for AVX-512 (F, BW, VL, DQ): a vector of 16 floats is one register.
+ * Only reached when the processor and the system have all of them (cpu_isa.c). */
+#include <immintrin.h>
+#include <stdint.h>
+
+typedef __m512 v16;
+
+#define V16_NAME      "avx512"
+#define V16_OPS       cpu_ops_avx512
+#define V16_TILE_1    8
+#define V16_TILE_2    4
+#define V16_TILE_3    4
+#define V16_TILE_MANY 2
+
+static inline v16 v_ld(const float *p) {
+    return _mm512_load_ps(p);
+}
+static inline void v_st(float *p, v16 x) {
+    _mm512_store_ps(p, x);
+}
+static inline v16 v_set(float x) {
+    return _mm512_set1_ps(x);
+}
+static inline v16 v_add(v16 x, v16 y) {
+    return _mm512_add_ps(x, y);
+}
+static inline v16 v_sub(v16 x, v16 y) {
+    return _mm512_sub_ps(x, y);
+}
+static inline v16 v_mul(v16 x, v16 y) {
+    return _mm512_mul_ps(x, y);
+}
+static inline v16 v_div(v16 x, v16 y) {
+    return _mm512_div_ps(x, y);
+}
+static inline v16 v_fma(v16 x, v16 y, v16 z) {
+    return _mm512_fmadd_ps(x, y, z);
+}
+/* Of two numbers the larger; a NaN in the second wins, as in every other table. */
+static inline v16 v_max(v16 x, v16 y) {
+    return _mm512_max_ps(x, y);
+}
+static inline v16 v_min(v16 x, v16 y) {
+    return _mm512_min_ps(x, y);
+}
+/* x times 2 to the integer in the low bits of m (see v_exp). */
+static inline v16 v_scale2(v16 x, v16 m) {
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(m), 23)));
+}
+/* 16 BF16 in pair order: word i holds element i below and element i + 8 above. */
+static inline v16 v_ldw(const uint32_t *p) {
+    __m256i w = _mm256_load_si256((const __m256i *)(const void *)p);
+    __m256i lo = _mm256_slli_epi32(w, 16);
+    __m256i hi = _mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u));
+    return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
+}
+/* 16 BF16 in natural order. */
+static inline v16 v_ldh(const uint16_t *p) {
+    __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+/* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
+static inline float v_sum(v16 x) {
+    __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+#include "cpu_body.h"

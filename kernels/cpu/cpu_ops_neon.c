@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_ops_neon.c: the arithmetic for AArch64: a vector of 16 floats is four 128-bit registers.
+ * Every AArch64 processor has what it needs. */
+#include <arm_neon.h>
+#include <stdint.h>
+
+typedef struct {
+    float32x4_t q[4];
+} v16;
+
+#define V16_NAME      "neon"
+#define V16_OPS       cpu_ops_neon
+#define V16_TILE_1    4
+#define V16_TILE_2    2
+#define V16_TILE_3    1
+#define V16_TILE_MANY 1
+
+#define V16_EACH(expr)                                                                                       \
+    v16 ret_;                                                                                                \
+    for (int i = 0; i < 4; i++)                                                                              \
+        ret_.q[i] = (expr);                                                                                  \
+    return ret_
+
+static inline v16 v_ld(const float *p) {
+    V16_EACH(vld1q_f32(p + 4 * i));
+}
+static inline void v_st(float *p, v16 x) {
+    for (int i = 0; i < 4; i++)
+        vst1q_f32(p + 4 * i, x.q[i]);
+}
+static inline v16 v_set(float x) {
+    V16_EACH(vdupq_n_f32(x));
+}
+static inline v16 v_add(v16 x, v16 y) {
+    V16_EACH(vaddq_f32(x.q[i], y.q[i]));
+}
+static inline v16 v_sub(v16 x, v16 y) {
+    V16_EACH(vsubq_f32(x.q[i], y.q[i]));
+}
+static inline v16 v_mul(v16 x, v16 y) {
+    V16_EACH(vmulq_f32(x.q[i], y.q[i]));
+}
+static inline v16 v_div(v16 x, v16 y) {
+    V16_EACH(vdivq_f32(x.q[i], y.q[i]));
+}
+static inline v16 v_fma(v16 x, v16 y, v16 z) {
+    V16_EACH(vfmaq_f32(z.q[i], x.q[i], y.q[i]));
+}
+/* Of two numbers the larger; a NaN in the second wins, as in every other table. */
+static inline v16 v_max(v16 x, v16 y) {
+    V16_EACH(vbslq_f32(vcgtq_f32(x.q[i], y.q[i]), x.q[i], y.q[i]));
+}
+static inline v16 v_min(v16 x, v16 y) {
+    V16_EACH(vbslq_f32(vcltq_f32(x.q[i], y.q[i]), x.q[i], y.q[i]));
+}
+/* x times 2 to the integer in the low bits of m (see v_exp). */
+static inline v16 v_scale2(v16 x, v16 m) {
+    V16_EACH(vreinterpretq_f32_u32(
+        vaddq_u32(vreinterpretq_u32_f32(x.q[i]), vshlq_n_u32(vreinterpretq_u32_f32(m.q[i]), 23))));
+}
+/* 16 BF16 in pair order: word i holds element i below and element i + 8 above. */
+static inline v16 v_ldw(const uint32_t *p) {
+    uint32x4_t w0 = vld1q_u32(p), w1 = vld1q_u32(p + 4);
+    uint32x4_t mask = vdupq_n_u32(0xffff0000u);
+    return (v16){{vreinterpretq_f32_u32(vshlq_n_u32(w0, 16)), vreinterpretq_f32_u32(vshlq_n_u32(w1, 16)),
+                  vreinterpretq_f32_u32(vandq_u32(w0, mask)), vreinterpretq_f32_u32(vandq_u32(w1, mask))}};
+}
+/* 16 BF16 in natural order. */
+static inline v16 v_ldh(const uint16_t *p) {
+    V16_EACH(vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p + 4 * i)), 16)));
+}
+/* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
+static inline float v_sum(v16 x) {
+    float32x4_t a = vaddq_f32(x.q[0], x.q[2]), b = vaddq_f32(x.q[1], x.q[3]);
+    a = vaddq_f32(a, b);
+    float32x2_t c = vadd_f32(vget_low_f32(a), vget_high_f32(a));
+    return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
+}
+
+#include "cpu_body.h"

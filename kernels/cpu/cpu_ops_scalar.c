@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_ops_scalar.c: the arithmetic in plain C: a vector of 16 floats is an array. Runs anywhere and gives the
+ * bits of the other tables; it is the fallback and the yardstick of their tests. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    float f[16];
+} v16;
+
+#define V16_NAME      "scalar"
+#define V16_OPS       cpu_ops_scalar
+#define V16_TILE_1    1
+#define V16_TILE_2    1
+#define V16_TILE_3    1
+#define V16_TILE_MANY 1
+
+#define V16_EACH(expr)                                                                                       \
+    v16 ret_;                                                                                                \
+    for (int i = 0; i < 16; i++)                                                                             \
+        ret_.f[i] = (expr);                                                                                  \
+    return ret_
+
+static inline float bits_to_float(uint32_t b) {
+    float f;
+    memcpy(&f, &b, sizeof f);
+    return f;
+}
+static inline uint32_t float_to_bits(float f) {
+    uint32_t b;
+    memcpy(&b, &f, sizeof b);
+    return b;
+}
+
+static inline v16 v_ld(const float *p) {
+    V16_EACH(p[i]);
+}
+static inline void v_st(float *p, v16 x) {
+    memcpy(p, x.f, sizeof x.f);
+}
+static inline v16 v_set(float x) {
+    V16_EACH(x);
+}
+static inline v16 v_add(v16 x, v16 y) {
+    V16_EACH(x.f[i] + y.f[i]);
+}
+static inline v16 v_sub(v16 x, v16 y) {
+    V16_EACH(x.f[i] - y.f[i]);
+}
+static inline v16 v_mul(v16 x, v16 y) {
+    V16_EACH(x.f[i] * y.f[i]);
+}
+static inline v16 v_div(v16 x, v16 y) {
+    V16_EACH(x.f[i] / y.f[i]);
+}
+static inline v16 v_fma(v16 x, v16 y, v16 z) {
+    V16_EACH(fmaf(x.f[i], y.f[i], z.f[i]));
+}
+/* Of two numbers the larger; a NaN in the second wins, as in every other table. */
+static inline v16 v_max(v16 x, v16 y) {
+    V16_EACH(x.f[i] > y.f[i] ? x.f[i] : y.f[i]);
+}
+static inline v16 v_min(v16 x, v16 y) {
+    V16_EACH(x.f[i] < y.f[i] ? x.f[i] : y.f[i]);
+}
+/* x times 2 to the integer in the low bits of m (see v_exp). */
+static inline v16 v_scale2(v16 x, v16 m) {
+    V16_EACH(bits_to_float(float_to_bits(x.f[i]) + (float_to_bits(m.f[i]) << 23)));
+}
+/* 16 BF16 in pair order: word i holds element i below and element i + 8 above. */
+static inline v16 v_ldw(const uint32_t *p) {
+    V16_EACH(bits_to_float(i < 8 ? p[i] << 16 : p[i - 8] & 0xffff0000u));
+}
+/* 16 BF16 in natural order. */
+static inline v16 v_ldh(const uint16_t *p) {
+    V16_EACH(bits_to_float((uint32_t)p[i] << 16));
+}
+/* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
+static inline float v_sum(v16 x) {
+    for (int w = 8; w > 0; w /= 2)
+        for (int i = 0; i < w; i++)
+            x.f[i] += x.f[i + w];
+    return x.f[0];
+}
+
+#include "cpu_body.h"
