@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* What the bench programs share: clock, medians, verdict lines, a daemon of their own. */
+#ifndef GLMD_TEST_BENCHLIB_H
+#define GLMD_TEST_BENCHLIB_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+uint64_t bench_now_ns(void);
+double bench_median(double *v, size_t n); /* sorts v */
+int bench_handicap(void);                 /* BENCH_HANDICAP=1 */
+
+enum bench_sense { BENCH_AT_MOST, BENCH_AT_LEAST };
+/* Prints `NAME figure UNIT bar BAR UNIT holds|misses`; 0 when it holds, 1 when it misses. */
+int bench_verdict(const char *name, double figure, const char *unit, double bar, enum bench_sense sense);
+
+struct bench_daemon {
+    pid_t pid;
+    char dir[64], socket[96];
+};
+/* Starts glmd with model and waits until it is ready; conf, when not NULL, is the text of its configuration
+ * file. Under BENCH_HANDICAP it is the mutation build with `fault` switched on. Negative errno, with the
+ * reason on stderr. */
+int bench_daemon_start(struct bench_daemon *d, const char *model, const char *fault, const char *conf);
+void bench_daemon_stop(struct bench_daemon *d);
+
+#endif
