@@ -32,7 +32,8 @@ enum stream_reason {
     STREAM_END_CANCELLED,   /* status -ECANCELED */
     STREAM_END_DEADLINE,    /* status -ETIMEDOUT */
     STREAM_END_DRAIN,       /* status -ESHUTDOWN */
-    STREAM_END_ERROR,       /* status says what */
+    STREAM_END_ERROR,       /* status: -EIO the device is lost; -EDOM the model produced a number that is not
+                             * finite, nothing of that step is text; -ENODATA bans left no token to choose */
 };
 
 struct stream_alt {
@@ -59,7 +60,7 @@ struct stream_event {
     uint16_t reason; /* END: enum stream_reason */
     int32_t status; /* END: 0 or negative errno */
     uint64_t t_ns;  /* CLOCK_MONOTONIC when the sample reached the host */
-    uint32_t token; /* TOKEN, and END by stop id: the id (END: already reported as TOKEN is 0/1 in first) */
+    uint32_t token; /* TOKEN: the id; END by stop id: that id, which was not reported as TOKEN; else UINT32_MAX */
     float logprob;  /* NaN when not asked */
     uint32_t n_alts;
     struct stream_alt alts[STREAM_MAX_ALTS];
@@ -68,6 +69,13 @@ struct stream_event {
         struct stream_usage usage; /* END */
     } u;
 };
+
+/* Records a stream needs free before a step may produce a token for it: the token itself, up to two records
+ * of text held back before it, and its alternatives at six a record. The END (and usage) record is emit's own
+ * reserve and not counted. PROGRESS is sent only while at least this much is free; emit may drop one. */
+static inline uint32_t stream_token_records(uint32_t n_alts) {
+    return 3 + (n_alts + 5) / 6;
+}
 
 /* Records a stream's ring can still take, kept by emit, read by the engine before it plans a step. One cell
  * per stream index; a plain number on purpose: the scheduler knows nothing of rings. */

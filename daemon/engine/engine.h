@@ -3,8 +3,8 @@
  * (token ids) into stream events (token ids). It knows no text, no sockets, no rings.
  *
  * Threads: engine_open, engine_load and engine_self_test run on the starting thread; engine_run is the
- * engine thread; engine_submit, engine_cancel, engine_kick and engine_stop may be called from other threads
- * (each from one thread at a time). After engine_load returns nothing is allocated. */
+ * engine thread; engine_submit, engine_cancel, engine_kick, engine_stop and engine_get_stats may be called from
+ * any thread at any time. After engine_load returns nothing is allocated. */
 #ifndef GLMD_ENGINE_H
 #define GLMD_ENGINE_H
 
@@ -18,24 +18,28 @@
 #include "xerr.h"
 
 struct engine;
+struct mem_account;
 
 struct engine_options {
     const char *model;    /* checkpoint directory, or "script:FILE" */
     const char *backend;  /* "cpu", "ref"; NULL = "cpu"; ignored for scripts */
     const char *isa;      /* NULL = best */
     uint32_t threads;     /* 0 = online CPUs */
+    uint32_t vocab_tokens; /* ids the tokenizer knows: rows above are padding and never sampled; 0 = all rows */
     uint32_t context_tokens; /* 0 = min(the model's maximum, what the page pool takes) */
     uint32_t max_seqs;    /* sequences decoding at once; 0 = 8 */
     uint32_t max_streams; /* accepted requests at once, running or queued; 0 = 256 */
     uint32_t n_pages;     /* 0 = max_seqs contexts of context_tokens, bounded by memory */
     uint32_t prefill_tokens; /* rows of a prefill chunk, multiple of 64; 0 = 512 */
     uint64_t keep_free_bytes; /* refuse when less would stay available; 0 = none */
-    bool draft;           /* run the MTP layer beside the trunk (evaluation) */
+    bool draft;           /* load the MTP layer, for evaluation (score.h) */
+    bool score;           /* make room to score every row of a prefill chunk (score.h) */
     bool cache_bf16;      /* latents in BF16 instead of F32 */
 };
 
 struct engine_info {
     char model_name[64];   /* directory's last component or the script's name */
+    char model_dir[512];   /* where configuration and tokenizer lie; empty for a script without MODEL */
     char backend[32];
     uint32_t vocab_tokens, context_tokens, max_seqs, n_pages, n_slots;
     uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes;
@@ -46,6 +50,10 @@ struct engine_stats {
     uint64_t steps, prefill_tokens, decode_tokens;
     uint32_t running, queued, free_slots, free_pages;
     uint64_t heartbeat_ns; /* engine thread's last sign of life */
+    uint32_t asleep;       /* 1: idle on purpose, an old heartbeat means nothing */
+    uint64_t skips;        /* streams left out of a step for want of credit */
+    uint64_t safety_wakes; /* times the 100 ms timer found credit that no kick had announced: should stay 0 */
+    uint64_t sleeps;       /* times the engine thread went to sleep */
 };
 
 typedef void (*engine_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
@@ -61,6 +69,9 @@ struct engine *engine_close(struct engine *e); /* NULL ok */
 void engine_set_vocab(struct engine *e, const struct vocab_view *v); /* borrowed; before engine_run */
 void engine_set_sink(struct engine *e, const struct stream_sink *s); /* copied; before engine_run */
 
+/* The budget every byte of the process is charged to; main plans its own pools in it before engine_load. */
+struct mem_account *engine_account(struct engine *e);
+
 void engine_get_info(const struct engine *e, struct engine_info *ret);
 void engine_get_stats(const struct engine *e, struct engine_stats *ret);
 
@@ -68,8 +79,10 @@ void engine_get_stats(const struct engine *e, struct engine_stats *ret);
  * the device is lost (every live stream got its END). */
 int engine_run(struct engine *e);
 
-/* Takes req until its END event has been published. -EOVERFLOW: prompt longer than the context (the caller
- * answers), -EAGAIN: queue full, -ESHUTDOWN: stopping. */
+/* Takes req until its END event is handed to the sink. When an error is returned there will be no END and the
+ * caller answers: -EOVERFLOW the prompt leaves no room in the context, -EINVAL an id, number or stop string
+ * out of range, -E2BIG too many stop strings or biases, -EAGAIN queue full, -ESHUTDOWN stopping, -EIO the
+ * device is lost. */
 int engine_submit(struct engine *e, struct sched_req *req);
 /* Never fails; an unknown or ended stream is ignored. END(-ECANCELED) follows within a step and a slice. */
 void engine_cancel(struct engine *e, struct stream_id id);

@@ -9,6 +9,9 @@
 
 #include "stream_event.h"
 
+/* Most a request may carry; engine_submit answers -E2BIG beyond. Stop strings: STOPSTR_MAX_* of stopstr.h. */
+enum { SCHED_MAX_BIAS = 1024 };
+
 struct sched_bias {
     uint32_t token;
     float bias;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* sched.c: the scheduler's tables: admission by both currencies, accounts by user id, batch choice.
+/* scheduler.c: the scheduler's tables: admission by both currencies, accounts by user id, batch choice.
  * Owned by the engine thread; may not look at a clock, allocate or call the system. */
-#include "sched.h"
+#include "scheduler.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* The engine object, seen inside the engine room only. Everything below `inbox` belongs to the engine thread
+ * (the starting thread before engine_run); what other threads read is atomic.
+ *
+ * Life of a round (run.c): take what came in, end what must end, admit; plan and launch the decode step;
+ * launch a slice of the prefill chunk; publish what the previous step produced; wait for the decode step and
+ * decide over its tokens; wait for the slice. Both lanes are idle between rounds, so everything that frees a
+ * slot or a page happens then. */
+#ifndef GLMD_ENGINE_PRIV_H
+#define GLMD_ENGINE_PRIV_H
+
+#include <stdatomic.h>
+
+#include "config.h"
+#include "control.h"
+#include "directory.h"
+#include "engine.h"
+#include "idpool.h"
+#include "inbox.h"
+#include "kernmem.h"
+#include "plan.h"
+#include "progs.h"
+#include "scheduler.h"
+#include "seen.h"
+
+enum {
+    ENGINE_MAX_STOP_IDS = 16,
+    ENGINE_FILL_PROGS = KERN_MAX_LAYERS + 4,
+};
+
+#define ENGINE_NONE UINT32_MAX
+
+/* One accepted request, by stream index. */
+struct eng_stream {
+    struct sched_req *req; /* NULL = free */
+    struct stream_id id;
+    uint32_t seq;   /* ENGINE_NONE while queued */
+    uint32_t place; /* last reported place in the queue */
+    bool skipped;   /* credit short, left out of steps */
+    uint64_t taken_ns;
+};
+
+/* One running sequence: it has a slot and pages. */
+struct eng_seq {
+    bool used, penalties;
+    uint32_t stream;
+    struct mem_slot slot;
+    struct mem_page *pages; /* [pages of a whole context] */
+    uint32_t n_pages;       /* reserved */
+    uint32_t pos;           /* tokens in its state */
+    uint32_t token;         /* sampled last, to be fed at pos */
+    uint64_t admitted_ns, first_ns, last_ns, longest_gap_ns;
+    bool deferred; /* the prompt's sample came while the ring was full: `result` waits for credit */
+    uint64_t deferred_ns;
+    struct kern_result result;
+    struct control control;
+    struct seen seen;
+};
+
+/* A prefill chunk on its way through the layers. */
+struct fill {
+    bool active;
+    bool last; /* the prompt's final chunk: its last row is sampled */
+    uint32_t seq;
+    uint32_t pos0, n_rows;
+    uint32_t n_progs, next, launched; /* next: first program not yet done; launched: in flight from there */
+    const struct kern_prog *progs[ENGINE_FILL_PROGS];
+    uint64_t began_ns;  /* launch of the slice in flight */
+    uint64_t debt_ns;   /* decode time the prefill has not yet been given back */
+    double row_ns;      /* of one program for one row, smoothed; 0 = not known */
+};
+
+struct engine {
+    /* fixed by engine_open */
+    struct engine_options opt;
+    struct model_config cfg;
+    bool has_cfg; /* false: a script with a bare vocabulary */
+    bool is_script;
+    char *script; /* text, owned */
+    char dir[512], name[64], backend[32];
+    struct model_index *index;
+    struct model_directory directory;
+    bool has_directory;
+    struct kern_config kc;
+    struct plan_limits limits;
+    uint32_t pages_per_seq;
+    uint32_t stop_ids[ENGINE_MAX_STOP_IDS], n_stop_ids;
+    struct mem_account account;
+    struct mem_kern mem;
+    uint64_t arena_bytes;
+
+    /* made by engine_load */
+    void *arena;
+    struct kern *k;
+    struct progs progs;
+    struct plan plan;
+    struct sched *sched;
+    struct mem_page_pool pages;
+    struct mem_slot_pool slots;
+    bool has_pools;
+    struct eng_stream *streams; /* [opt.max_streams] */
+    struct eng_seq *seqs;       /* [opt.max_seqs] */
+    struct stream_event *events;
+    uint32_t max_events;
+    bool loaded;
+
+    /* set before engine_run */
+    struct vocab_view vocab; /* what it points to is borrowed */
+    struct stream_sink sink;
+
+    /* other threads */
+    struct inbox inbox;
+    _Atomic uint32_t live;     /* submitted, END not yet decided */
+    _Atomic uint32_t stopping; /* 1 after engine_stop */
+    _Atomic uint32_t lost;     /* 1 after a device error */
+    _Atomic uint64_t stop_deadline_ns;
+
+    /* the engine thread's */
+    uint32_t n_events;
+    uint32_t seen_cancels, seen_kicks;
+    uint64_t step;
+    uint64_t now_ns; /* at the start of the round */
+    struct fill fill;
+    uint32_t *batch; /* [opt.max_seqs] seqs of the decode step in flight */
+    uint32_t n_batch;
+    uint64_t decode_ns; /* of the last decode step */
+    bool queue_dirty;
+    uint64_t places_ns; /* when queue places were last worked out */
+    uint32_t n_skipped;
+    uint64_t safety_ns; /* when skipped streams are looked at again without a kick; 0 = no timer */
+
+    struct {
+        _Atomic uint64_t steps, prefill_tokens, decode_tokens, heartbeat_ns, skips, safety_wakes, sleeps;
+        _Atomic uint32_t running, queued, free_slots, free_pages, asleep;
+    } stats;
+};
+
+static inline void stat_add(_Atomic uint64_t *c, uint64_t n) {
+    atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+static inline struct eng_seq *stream_seq(struct engine *e, uint32_t stream) {
+    uint32_t s = e->streams[stream].seq;
+
+    return s == ENGINE_NONE ? NULL : &e->seqs[s];
+}
+
+/* streams.c: what happens to requests */
+int request_check(const struct engine *e, const struct sched_req *req);
+void streams_take(struct engine *e);   /* the inbox */
+void streams_expire(struct engine *e); /* deadlines, drain */
+void streams_admit(struct engine *e);
+void streams_credit(struct engine *e); /* who can take a token; sets skips */
+void streams_places(struct engine *e); /* PROGRESS of queued ones */
+void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, int status, uint32_t token);
+void streams_end_all(struct engine *e, enum stream_reason reason, int status);
+
+/* events.c */
+struct stream_event *event_push(struct engine *e, struct stream_id id, enum stream_event_type type, uint64_t t_ns);
+void events_publish(struct engine *e);
+void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t place);
+
+/* step.c: the decode step */
+int step_launch(struct engine *e); /* 1 launched, 0 nothing to decode */
+int step_finish(struct engine *e);
+void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uint64_t t_ns);
+int step_sample(struct engine *e, const struct eng_seq *q, uint32_t row);
+
+/* fill.c: the prefill lane */
+int fill_start(struct engine *e);             /* picks and plans a chunk; 1 there is one, 0 none */
+int fill_launch(struct engine *e, bool busy); /* 1 launched; busy: decode steps wait between the slices */
+int fill_finish(struct engine *e);            /* waits for the slice; the chunk's end when it was the last */
+/* The pieces evaluation shares: a chunk planned by hand, run to its end. */
+void fill_programs(struct engine *e, struct fill *f, bool head, bool draft);
+int fill_load(struct engine *e);
+
+/* run.c */
+int engine_round(struct engine *e); /* 0, or the error that engine_fail was told; sleeps when idle */
+int engine_fail(struct engine *e, const char *what, int r); /* the device is lost; every stream ends */
+
+/* load.c */
+int engine_reopen(struct engine *e, struct xerr *err); /* a fresh backend in the same memory (scripts) */
+
+#endif

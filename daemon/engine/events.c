@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* events.c: the events of a step, collected and handed to the sink in one call after the next step has been
+ * launched. Engine thread; the buffer is fixed, a full one is published early. */
+#include <math.h>
+#include <string.h>
+
+#include "engine_priv.h"
+
+void events_publish(struct engine *e) {
+    uint32_t n = e->n_events;
+
+    if (!n)
+        return;
+    e->n_events = 0;
+    if (e->sink.publish)
+        e->sink.publish(e->sink.ctx, e->events, n);
+}
+
+struct stream_event *event_push(struct engine *e, struct stream_id id, enum stream_event_type type,
+                                uint64_t t_ns) {
+    struct stream_event *ev;
+
+    if (e->n_events == e->max_events)
+        events_publish(e);
+    ev = &e->events[e->n_events++];
+    ev->stream = id;
+    ev->type = (uint8_t)type;
+    ev->first = 0;
+    ev->reason = STREAM_END_NONE;
+    ev->status = 0;
+    ev->t_ns = t_ns;
+    ev->token = UINT32_MAX;
+    ev->logprob = NAN;
+    ev->n_alts = 0;
+    memset(&ev->u, 0, sizeof ev->u);
+    return ev;
+}
+
+/* Progress is a courtesy: none when the client reads so slowly that a token would have to wait. */
+void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t place) {
+    const struct eng_stream *st = &e->streams[stream];
+    struct stream_event *ev;
+
+    if (st->req->quiet)
+        return;
+    if (e->sink.credit && atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire) <=
+                              stream_token_records(st->req->sampling.n_alts))
+        return;
+    ev = event_push(e, st->id, STREAM_EV_PROGRESS, e->now_ns);
+    ev->u.progress = (struct stream_progress){ .done = done, .total = st->req->n_ids, .queue_position = place };
+}

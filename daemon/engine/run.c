@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* run.c: the engine thread's body: one round after another, asleep when there is nothing to do. No timer runs
+ * while the engine is idle; the ones that exist are deadlines somebody set. */
+#include <errno.h>
+#include <string.h>
+
+#include "clock.h"
+#include "engine_priv.h"
+#include "log.h"
+
+int engine_fail(struct engine *e, const char *what, int r) {
+    struct log_fields f = { .event = LOG_EV_DEVICE_LOST, .uid = LOG_NO_UID };
+
+    log_full(LOG_LEVEL_ERROR, &f, NULL, "engine stops: %s failed (%s): %s", what, strerror(-r),
+             e->k ? kern_last_error(e->k) : "no backend");
+    e->fill.active = false;
+    atomic_store(&e->lost, 1);
+    streams_end_all(e, STREAM_END_ERROR, -EIO);
+    return r < 0 ? r : -EIO;
+}
+
+static void stats_update(struct engine *e) {
+    struct sched_counts c;
+
+    sched_get_counts(e->sched, &c);
+    atomic_store_explicit(&e->stats.running, c.running, memory_order_relaxed);
+    atomic_store_explicit(&e->stats.queued, c.queued, memory_order_relaxed);
+    atomic_store_explicit(&e->stats.free_slots, c.free_slots, memory_order_relaxed);
+    atomic_store_explicit(&e->stats.free_pages, c.free_pages, memory_order_relaxed);
+}
+
+static void earlier(uint64_t *t, uint64_t other) {
+    if (other < *t)
+        *t = other;
+}
+
+/* Until somebody posts, or the next moment at which something must happen by itself. */
+static void engine_sleep(struct engine *e, uint32_t ticket) {
+    uint64_t at = sched_next_deadline(e->sched), now;
+
+    if (e->safety_ns)
+        earlier(&at, e->safety_ns);
+    if (e->queue_dirty)
+        earlier(&at, e->places_ns + CLOCK_NS_PER_MS * 20);
+    if (atomic_load(&e->stopping) && atomic_load(&e->live))
+        earlier(&at, atomic_load(&e->stop_deadline_ns));
+    now = clock_now_ns();
+    if (at <= now)
+        return;
+    stat_add(&e->stats.sleeps, 1);
+    atomic_store_explicit(&e->stats.asleep, 1, memory_order_relaxed);
+    inbox_wait(&e->inbox, ticket, at == UINT64_MAX ? UINT64_MAX : at - now);
+    atomic_store_explicit(&e->stats.asleep, 0, memory_order_relaxed);
+}
+
+int engine_round(struct engine *e) {
+    uint32_t ticket = inbox_ticket(&e->inbox);
+    int decoding, filling, r = 0;
+
+    e->now_ns = clock_now_ns();
+    atomic_store_explicit(&e->stats.heartbeat_ns, e->now_ns, memory_order_relaxed);
+    streams_take(e);
+    streams_expire(e);
+    streams_admit(e);
+    streams_credit(e);
+    streams_places(e);
+
+    decoding = step_launch(e);
+    if (decoding < 0)
+        return decoding;
+    filling = fill_start(e);
+    if (filling > 0)
+        filling = fill_launch(e, decoding > 0);
+    if (filling < 0)
+        return filling;
+    /* the device works: now there is time to tell what the last step made */
+    events_publish(e);
+    if (decoding) {
+        r = step_finish(e);
+        if (r < 0)
+            return r;
+        if (filling)
+            events_publish(e);
+    }
+    if (filling)
+        r = fill_finish(e);
+    stats_update(e);
+    if (r < 0 || decoding || filling)
+        return r;
+    if (e->fill.active)
+        return 0;
+    events_publish(e);
+    engine_sleep(e, ticket);
+    return 0;
+}
+
+int engine_run(struct engine *e) {
+    for (;;) {
+        bool stopping = atomic_load(&e->stopping), lost = atomic_load(&e->lost);
+        uint32_t ticket = inbox_ticket(&e->inbox);
+
+        if ((stopping || lost) && !atomic_load(&e->live)) /* L2: pairs with L1 in engine_submit() */
+            break;
+        if (!lost) {
+            engine_round(e);
+            continue;
+        }
+        /* only requests that were on their way when the device was lost */
+        e->now_ns = clock_now_ns();
+        streams_end_all(e, STREAM_END_ERROR, -EIO);
+        events_publish(e);
+        if (atomic_load(&e->live))
+            inbox_wait(&e->inbox, ticket, UINT64_MAX);
+    }
+    events_publish(e);
+    stats_update(e);
+    return atomic_load(&e->lost) ? -EIO : 0;
+}

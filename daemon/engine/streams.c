@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT */
+/* streams.c: what happens to requests outside of steps: checked, taken in, admitted, left out for want of
+ * credit, ended. Engine thread, between rounds, when both lanes are idle; request_check and engine_submit run
+ * on the submitting thread and touch only what is fixed or atomic. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine_priv.h"
+
+enum { SAFETY_NS = 100000000, PLACES_NS = 20000000 };
+
+/* ---- submitting thread ---- */
+
+static bool in_range(float v, float lo, float hi) {
+    return isfinite(v) && v >= lo && v <= hi;
+}
+
+/* The bounds of kern.h's plan check: a plan is never refused for what a client asked. */
+static int sampling_check(const struct engine *e, const struct sched_sampling *s) {
+    if (!in_range(s->temperature, 0.0f, 1e4f) || !in_range(s->top_p, 1e-9f, 1.0f) ||
+        !in_range(s->min_p, 0.0f, 1.0f) || !in_range(s->repetition, 1e-4f, 1e4f) ||
+        !in_range(s->presence, -1e4f, 1e4f) || !in_range(s->frequency, -1e4f, 1e4f) ||
+        s->n_alts > KERN_MAX_ALTS)
+        return -EINVAL;
+    if (s->n_bias > SCHED_MAX_BIAS)
+        return -E2BIG;
+    for (uint32_t i = 0; i < s->n_bias; i++)
+        if (s->bias[i].token >= e->kc.model.vocab_tokens || !in_range(s->bias[i].bias, -1e4f, 1e4f))
+            return -EINVAL;
+    return 0;
+}
+
+int request_check(const struct engine *e, const struct sched_req *req) {
+    int r;
+
+    if (req->stream.index >= e->opt.max_streams || !req->stream.gen || !req->n_ids)
+        return -EINVAL;
+    if (!control_limit(req->n_ids, 0, e->kc.max_context))
+        return -EOVERFLOW;
+    for (uint32_t i = 0; i < req->n_ids; i++)
+        if (req->ids[i] >= e->kc.model.vocab_tokens)
+            return -EINVAL;
+    r = sampling_check(e, &req->sampling);
+    return r < 0 ? r : control_check_stops(req);
+}
+
+/* Counting oneself in before looking at the flags, while the engine looks at them before the count, leaves no
+ * moment in which a request is accepted after the engine decided that nobody is left. */
+int engine_submit(struct engine *e, struct sched_req *req) {
+    uint32_t before;
+    int r = request_check(e, req);
+
+    if (r < 0)
+        return r;
+    before = atomic_fetch_add(&e->live, 1); /* L1: pairs with L2 in engine_run() */
+    if (atomic_load(&e->stopping))
+        r = -ESHUTDOWN;
+    else if (atomic_load(&e->lost))
+        r = -EIO;
+    else if (before >= e->opt.max_streams)
+        r = -EAGAIN;
+    if (r < 0) {
+        atomic_fetch_sub(&e->live, 1);
+        inbox_wake(&e->inbox); /* the engine may have waited for this count */
+        return r;
+    }
+    inbox_submit(&e->inbox, req);
+    return 0;
+}
+
+void engine_cancel(struct engine *e, struct stream_id id) {
+    inbox_cancel(&e->inbox, id);
+}
+
+void engine_kick(struct engine *e) {
+    inbox_kick(&e->inbox);
+}
+
+void engine_stop(struct engine *e, uint64_t deadline_ns) {
+    atomic_store(&e->stop_deadline_ns, deadline_ns);
+    atomic_store(&e->stopping, 1);
+    inbox_wake(&e->inbox);
+}
+
+/* ---- ends ---- */
+
+static void seq_release(struct engine *e, uint32_t seq) {
+    struct eng_seq *q = &e->seqs[seq];
+
+    if (e->fill.active && e->fill.seq == seq)
+        e->fill.active = false; /* its rows are in a slot that is given back: the next user resets it */
+    mem_pages_give(&e->pages, q->n_pages, q->pages);
+    mem_slot_give(&e->slots, q->slot);
+    seen_reset(&q->seen);
+    q->used = false;
+}
+
+static void usage_fill(const struct engine *e, const struct eng_stream *st, struct stream_usage *u,
+                       uint64_t now_ns) {
+    uint64_t since = st->req->received_ns ? st->req->received_ns : st->taken_ns;
+    const struct eng_seq *q = st->seq == ENGINE_NONE ? NULL : &e->seqs[st->seq];
+    uint64_t admitted = q ? q->admitted_ns : now_ns;
+
+    u->prompt = st->req->n_ids;
+    u->queued_ns = admitted > since ? admitted - since : 0;
+    if (!q)
+        return;
+    u->completion = q->control.n_out;
+    u->reasoning = q->control.n_reasoning;
+    u->prefill_ns = (q->first_ns ? q->first_ns : now_ns) - q->admitted_ns;
+    u->decode_ns = q->first_ns ? q->last_ns - q->first_ns : 0;
+    u->longest_gap_ns = q->longest_gap_ns;
+}
+
+/* The one place where a request ends. Its memory belongs to the caller again once the event is published;
+ * nothing here looks at it afterwards. */
+void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, int status, uint32_t token) {
+    struct eng_stream *st = &e->streams[stream];
+    struct stream_event *ev = event_push(e, st->id, STREAM_EV_END, e->now_ns);
+
+    ev->reason = (uint16_t)reason;
+    ev->status = status;
+    ev->token = token;
+    usage_fill(e, st, &ev->u.usage, e->now_ns);
+    if (st->seq != ENGINE_NONE)
+        seq_release(e, st->seq);
+    else
+        e->queue_dirty = true;
+    sched_remove(e->sched, stream);
+    if (st->skipped)
+        e->n_skipped--;
+    if (FAULT(engine_end_twice) && reason == STREAM_END_CANCELLED)
+        *event_push(e, st->id, STREAM_EV_END, e->now_ns) = *ev;
+    st->req = NULL;
+    atomic_fetch_sub(&e->live, 1);
+}
+
+void streams_end_all(struct engine *e, enum stream_reason reason, int status) {
+    struct sched_req *next;
+
+    for (uint32_t i = 0; i < e->opt.max_streams; i++)
+        if (e->streams[i].req)
+            stream_end(e, i, reason, status, UINT32_MAX);
+    for (struct sched_req *req = inbox_take(&e->inbox); req; req = next) {
+        struct stream_event *ev;
+
+        next = req->next;
+        ev = event_push(e, req->stream, STREAM_EV_END, e->now_ns);
+        ev->reason = (uint16_t)reason;
+        ev->status = status;
+        ev->u.usage.prompt = req->n_ids;
+        atomic_fetch_sub(&e->live, 1);
+    }
+}
+
+/* ---- taking in ---- */
+
+static void stream_open(struct engine *e, struct sched_req *req) {
+    uint32_t i = req->stream.index;
+    struct eng_stream *st = &e->streams[i];
+    struct sched_job job = {
+        .uid = req->uid,
+        .prompt_tokens = req->n_ids,
+        .budget_tokens = control_limit(req->n_ids, req->max_tokens, e->kc.max_context),
+        .deadline_ns = req->deadline_ns ? req->deadline_ns : SCHED_NEVER,
+    };
+    struct stream_event *ev;
+    int r;
+
+    if (!st->req) {
+        *st = (struct eng_stream){ .req = req, .id = req->stream, .seq = ENGINE_NONE, .taken_ns = e->now_ns };
+        r = sched_add(e->sched, i, &job, e->now_ns);
+        if (r >= 0) {
+            e->queue_dirty = true;
+            return;
+        }
+        st->req = NULL;
+    } else {
+        r = -EEXIST; /* the caller used an index twice: its fault must not hurt the stream that has it */
+    }
+    ev = event_push(e, req->stream, STREAM_EV_END, e->now_ns);
+    ev->reason = STREAM_END_ERROR;
+    ev->status = r;
+    ev->u.usage.prompt = req->n_ids;
+    atomic_fetch_sub(&e->live, 1);
+}
+
+void streams_take(struct engine *e) {
+    struct sched_req *next;
+    uint32_t cancels;
+    bool look = false;
+
+    /* C2: the counter before the requests, so that a cancellation posted after its request is found with it
+     * or makes the next round look again */
+    cancels = atomic_load_explicit(&e->inbox.cancels, memory_order_acquire);
+    for (struct sched_req *req = inbox_take(&e->inbox); req; req = next) {
+        next = req->next; /* the request belongs to its owner again after an END */
+        req->next = NULL;
+        stream_open(e, req);
+        look = true;
+    }
+    if (cancels == e->seen_cancels && !look)
+        return;
+    e->seen_cancels = cancels;
+    for (uint32_t i = 0; i < e->opt.max_streams; i++)
+        if (e->streams[i].req && inbox_cancelled(&e->inbox, e->streams[i].id))
+            stream_end(e, i, STREAM_END_CANCELLED, -ECANCELED, UINT32_MAX);
+}
+
+void streams_expire(struct engine *e) {
+    uint32_t stream;
+
+    if (atomic_load_explicit(&e->stopping, memory_order_acquire) &&
+        atomic_load_explicit(&e->stop_deadline_ns, memory_order_relaxed) <= e->now_ns)
+        streams_end_all(e, STREAM_END_DRAIN, -ESHUTDOWN);
+    while (sched_pick_expired(e->sched, e->now_ns, &stream) == 0)
+        stream_end(e, stream, STREAM_END_DEADLINE, -ETIMEDOUT, UINT32_MAX);
+}
+
+static uint32_t seq_free(const struct engine *e) {
+    for (uint32_t i = 0; i < e->opt.max_seqs; i++)
+        if (!e->seqs[i].used)
+            return i;
+    return ENGINE_NONE;
+}
+
+static bool wants_penalties(const struct sched_sampling *s) {
+    return s->repetition != 1.0f || s->presence != 0.0f || s->frequency != 0.0f;
+}
+
+void streams_admit(struct engine *e) {
+    uint32_t stream;
+
+    while (sched_admit(e->sched, e->now_ns, &stream) == 0) {
+        struct eng_stream *st = &e->streams[stream];
+        uint32_t i = seq_free(e), n = sched_job_pages(e->sched, stream);
+        struct eng_seq *q = i == ENGINE_NONE ? NULL : &e->seqs[i];
+
+        /* sched counts what the pools hold; a difference would be our own error */
+        if (!q || n > e->pages_per_seq || mem_pages_take(&e->pages, n, q->pages) < 0) {
+            stream_end(e, stream, STREAM_END_ERROR, -ENOBUFS, UINT32_MAX);
+            continue;
+        }
+        if (mem_slot_take(&e->slots, &q->slot) < 0) {
+            mem_pages_give(&e->pages, n, q->pages);
+            stream_end(e, stream, STREAM_END_ERROR, -ENOBUFS, UINT32_MAX);
+            continue;
+        }
+        q->used = true;
+        q->penalties = wants_penalties(&st->req->sampling);
+        q->stream = stream;
+        q->n_pages = n;
+        q->pos = q->token = 0;
+        q->admitted_ns = e->now_ns;
+        q->first_ns = q->last_ns = q->longest_gap_ns = 0;
+        q->deferred = false;
+        control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
+        st->seq = i;
+        event_progress(e, stream, 0, 0);
+        e->queue_dirty = true;
+    }
+}
+
+static void place_report(void *ctx, uint32_t stream, uint32_t place) {
+    struct engine *e = ctx;
+
+    if (e->streams[stream].place == place)
+        return;
+    e->streams[stream].place = place;
+    event_progress(e, stream, 0, place);
+}
+
+/* Working the places out costs the square of the queue, so not more often than a reader could tell. */
+void streams_places(struct engine *e) {
+    if (!e->queue_dirty || (e->places_ns && e->now_ns - e->places_ns < PLACES_NS))
+        return;
+    e->queue_dirty = false;
+    e->places_ns = e->now_ns;
+    sched_positions(e->sched, place_report, e);
+}
+
+/* ---- credit ---- */
+
+static bool credit_enough(struct engine *e, uint32_t stream, bool refresh) {
+    uint32_t need = stream_token_records(e->streams[stream].req->sampling.n_alts);
+    uint32_t have = atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire);
+
+    if (have < need && refresh && e->sink.refresh)
+        have = e->sink.refresh(e->sink.ctx, e->streams[stream].id);
+    return have >= need;
+}
+
+/* Before a step is planned: a stream whose ring could not take a token stays out of it. The sink is asked
+ * once when a stream falls short (it then promises a kick), and again after a kick or when the safety timer
+ * has run out; the timer finding anything means that a kick was lost, which is counted. */
+void streams_credit(struct engine *e) {
+    uint32_t kicks = atomic_load_explicit(&e->inbox.kicks, memory_order_acquire);
+    bool kicked = kicks != e->seen_kicks;
+    bool timer = e->safety_ns && e->now_ns >= e->safety_ns;
+
+    e->seen_kicks = kicks;
+    if (!e->sink.credit)
+        return;
+    for (uint32_t i = 0; i < e->opt.max_seqs; i++) {
+        struct eng_seq *q = &e->seqs[i];
+        struct eng_stream *st;
+        bool ok, samples;
+
+        if (!q->used)
+            continue;
+        st = &e->streams[q->stream];
+        /* a prompt may be read without credit up to the chunk that samples */
+        samples = sched_job_state(e->sched, q->stream) == SCHED_DECODE ||
+                  st->req->n_ids - q->pos <= e->opt.prefill_tokens;
+        ok = !samples || credit_enough(e, q->stream, !st->skipped || kicked || timer);
+        if (ok && st->skipped && timer && !kicked)
+            stat_add(&e->stats.safety_wakes, 1);
+        if (!ok)
+            stat_add(&e->stats.skips, !st->skipped);
+        if (ok == !st->skipped)
+            continue;
+        st->skipped = !ok;
+        sched_skip(e->sched, q->stream, !ok);
+        e->n_skipped = ok ? e->n_skipped - 1 : e->n_skipped + 1;
+        if (ok && q->deferred) {
+            q->deferred = false;
+            step_token(e, i, &q->result, q->deferred_ns);
+        }
+    }
+    if (!e->n_skipped)
+        e->safety_ns = 0;
+    else if (!e->safety_ns || timer)
+        e->safety_ns = e->now_ns + SAFETY_NS;
+}
