@@ -471,7 +471,8 @@ static int check_cover(struct parser *p) {
     uint64_t at = 0;
     char found[64], want[80];
 
-    qsort(p->t, p->n_t, sizeof *p->t, by_offset);
+    if (p->n_t > 1)
+        qsort(p->t, p->n_t, sizeof *p->t, by_offset);
     for (size_t i = 0; i < p->n_t; i++) {
         const struct st_tensor *t = &p->t[i];
         int r = check_extent(p, t);
@@ -506,7 +507,8 @@ int stheader_parse(const char *file, char *text, size_t n, uint64_t data0, uint6
         p.t[i].bytes -= p.t[i].offset;
         p.t[i].offset += data0;
     }
-    qsort(p.t, p.n_t, sizeof *p.t, by_name);
+    if (p.n_t > 1)
+        qsort(p.t, p.n_t, sizeof *p.t, by_name);
     for (size_t i = 1; i < p.n_t; i++)
         if (strcmp(p.t[i - 1].name, p.t[i].name) == 0) {
             r = fault(&p, p.t[i].name, "it twice in this header", "each name once");
