@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* The pooled indexer. Raw keys and gates of the newest positions live in the slot's ring, a pool's key in the page
+ * of its tokens. A pool is written whenever the row that completes it runs, so what a rejected draft left behind is
+ * replaced before anybody may see it: visibility is by position. */
+#include <math.h>
+
+#include "ref.h"
+
+/* Raw key (gate: + index_dim) of a position: from this step's rows, or from the ring. */
+static const float *raw_at(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pos) {
+    const uint64_t two = 2 * (uint64_t)x->r->m->index_dim;
+    if (pos >= s->pos0)
+        return x->l->kraw + (s->row0 + (pos - s->pos0)) * two;
+    const float *ring = (const float *)(const void *)(x->r->slots + s->slot * x->r->slot_bytes +
+                                                      x->r->ring_at[x->layer]);
+    return ring + pos % KERN_TAIL_RING * two;
+}
+
+static void key_and_gate(struct ref_ctx *x, uint32_t row) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t n = m->index_dim;
+    const float *u = x->l->x + (uint64_t)row * m->hidden;
+    const float *w = ref_vector(x->r, KERN_IDX_KNORM_W, x->layer), *b = ref_vector(x->r, KERN_IDX_KNORM_B, x->layer);
+    float *k = x->l->kraw + row * 2ull * n;
+    ref_linear(x, KERN_IDX_K, 0, u, k);
+    double mean = 0, var = 0;
+    for (uint32_t c = 0; c < n; c++)
+        mean += (double)k[c];
+    mean /= n;
+    for (uint32_t c = 0; c < n; c++)
+        var += ((double)k[c] - mean) * ((double)k[c] - mean);
+    double scale = 1.0 / sqrt(var / n + 1e-6);
+    for (uint32_t c = 0; c < n; c++)
+        k[c] = (float)(((double)k[c] - mean) * scale * (double)w[c] + (double)b[c]);
+    if (m->index_kpool > 1)
+        ref_linear(x, KERN_IDX_GATE, 0, u, k + n);
+    else
+        memset(k + n, 0, n * sizeof(*k));
+}
+
+static float *pool_key(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pool) {
+    const struct kern_model_desc *m = x->r->m;
+    uint32_t pos = pool * m->index_kpool;
+    float *at = (float *)(void *)((char *)ref_page(x, s, pos) + x->r->pooled_at[x->layer]);
+    return at + pos % KERN_PAGE_TOKENS / m->index_kpool * (uint64_t)m->index_dim;
+}
+
+static void make_pool(struct ref_ctx *x, const struct kern_seq *s, uint32_t pool) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t n = m->index_dim, kp = m->index_kpool;
+    const float *ape = kp > 1 ? ref_vector(x->r, KERN_IDX_APE, x->layer) : NULL;
+    float *out = pool_key(x, s, pool);
+    for (uint32_t c = 0; c < n; c++) {
+        double w[KERN_MAX_KPOOL], top = -INFINITY, sum = 0, mean = 0;
+        for (uint32_t j = 0; j < kp; j++) {
+            w[j] = (double)raw_at(x, s, pool * kp + j)[n + c];
+            if (ape && !FAULT(ape_after))
+                w[j] += (double)ape[j * n + c];
+            top = fmax(top, w[j]);
+        }
+        for (uint32_t j = 0; j < kp; j++)
+            sum += w[j] = exp(w[j] - top);
+        for (uint32_t j = 0; j < kp; j++) {
+            double share = w[j] / sum;
+            if (ape && FAULT(ape_after))
+                share += (double)ape[j * n + c];
+            mean += share * (double)raw_at(x, s, pool * kp + j)[c];
+        }
+        out[c] = (float)mean;
+    }
+}
+
+/* ---- selection ---- */
+
+/* Is pool a worse than pool b? Smaller score, or the larger id at equal scores (-0 equals +0). */
+static bool worse(const double *score, uint32_t a, uint32_t b) {
+    return score[a] < score[b] || (score[a] == score[b] && a > b);
+}
+
+static void sink(const double *score, uint32_t *heap, uint32_t at, uint32_t n) {
+    uint32_t v = heap[at];
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= n)
+            break;
+        if (child + 1 < n && worse(score, heap[child + 1], heap[child]))
+            child++;
+        if (!worse(score, heap[child], v))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = v;
+}
+
+/* The k best of n pools, ascending: a heap with the worst of them on top. */
+static void best_pools(const double *score, uint32_t n, uint32_t k, uint32_t *heap, uint32_t *ret) {
+    for (uint32_t i = 0; i < k; i++)
+        heap[i] = i;
+    for (uint32_t i = k / 2; i-- > 0;)
+        sink(score, heap, i, k);
+    for (uint32_t i = k; i < n; i++)
+        if (worse(score, heap[0], i)) {
+            heap[0] = i;
+            sink(score, heap, 0, k);
+        }
+    /* ids leave in score order; place them by insertion, k is small */
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t at = i;
+        for (; at > 0 && ret[at - 1] > heap[i]; at--)
+            ret[at] = ret[at - 1];
+        ret[at] = heap[i];
+    }
+}
+
+static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t row = s->row0 + i, n = m->index_dim, visible = s->pos0 + i + 1;
+    const uint32_t pools = visible / m->index_kpool, want = m->index_topk / m->index_kpool;
+    float *omega = x->r->tmp[0], *q = x->r->tmp[1];
+    if (pools <= want) {
+        x->l->sel_n[row] = REF_ALL;
+        return;
+    }
+    ref_linear(x, KERN_IDX_QB, 0, x->l->cq + row * (uint64_t)m->q_rank, q);
+    ref_linear(x, KERN_IDX_W, 0, x->l->x + (uint64_t)row * m->hidden, omega);
+    for (uint32_t p = 0; p < pools; p++) {
+        double sum = 0;
+        const float *key = pool_key(x, s, p);
+        for (uint32_t h = 0; h < m->index_heads; h++) {
+            double dot = ref_dot(q + h * n, key, n);
+            if (dot > 0)
+                sum += (double)omega[h] * dot;
+        }
+        /* the two positive scales, 1/sqrt(dim) and 1/sqrt(heads), do not change the order */
+        x->r->scores[p] = sum;
+    }
+    x->c->pooled_keys += pools;
+    best_pools(x->r->scores, pools, want, x->r->heap, x->l->sel + row * (uint64_t)want);
+    x->l->sel_n[row] = want;
+}
+
+void ref_index(struct ref_ctx *x, const struct kern_seq *s) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t rows = ref_seq_rows(x, s), kp = m->index_kpool;
+    const uint64_t two = 2 * (uint64_t)m->index_dim;
+    float *ring = (float *)(void *)(x->r->slots + s->slot * x->r->slot_bytes + x->r->ring_at[x->layer]);
+    for (uint32_t i = 0; i < rows; i++)
+        key_and_gate(x, s->row0 + i);
+    for (uint32_t i = 0; i < rows; i++)
+        if ((s->pos0 + i + 1) % kp == 0)
+            make_pool(x, s, (s->pos0 + i) / kp);
+    /* only now: pools may still have needed what the ring held */
+    for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows; i++)
+        memcpy(ring + (s->pos0 + i) % KERN_TAIL_RING * two, x->l->kraw + (s->row0 + i) * two, two * sizeof(float));
+    for (uint32_t i = 0; i < rows; i++)
+        select_row(x, s, i);
+}

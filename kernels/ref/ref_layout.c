@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* Where everything lies: one walk over the model decides the bytes of each memory class and, with base
+ * addresses given, places every pointer. Also the packing, which is a copy. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "ref.h"
+
+/* Offsets count up; with a base the address comes out. */
+static void *take(char *base, uint64_t *at, uint64_t bytes) {
+    char *r = base ? base + *at : NULL;
+    *at += (bytes + 63) & ~63ull;
+    return r;
+}
+
+static void place_weights(struct ref *r, const struct kern_model_desc *m, uint64_t *ret_bytes) {
+    uint64_t at = 0;
+    for (uint32_t l = 0; l < kern_total_layers(m); l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            struct kern_part_info info;
+            if (!kern_part_info(m, part, l, &info))
+                continue;
+            for (uint32_t e = 0; e < info.experts; e++) {
+                const struct kern_tensor_id id = {.part = part, .layer = l, .expert = e};
+                if (r->offset)
+                    r->offset[kern_part_slot(m, &id)] = at;
+                at += (info.rows * info.cols * (info.matrix ? 2 : 4) + 63) & ~63ull;
+            }
+        }
+    *ret_bytes = at;
+}
+
+static void place_pages(struct ref *r, const struct kern_config *c) {
+    const struct kern_model_desc *m = &c->model;
+    uint64_t at = 0, unit = c->cache == KERN_CACHE_BF16 ? 2 : 4;
+    for (uint32_t l = 0; l < kern_total_layers(m); l++) {
+        if (m->layer[l].mix != KERN_MIX_MLA)
+            continue;
+        r->latent_at[l] = at;
+        at += KERN_PAGE_TOKENS * (uint64_t)m->kv_rank * unit;
+        if (m->layer[l].index == KERN_INDEX_FULL) {
+            at = (at + 3) & ~3ull;
+            r->pooled_at[l] = at;
+            at += (KERN_PAGE_TOKENS / m->index_kpool) * (uint64_t)m->index_dim * sizeof(float);
+        }
+    }
+    r->page_bytes = (at + 63) & ~63ull;
+}
+
+static void place_slots(struct ref *r, const struct kern_config *c) {
+    const struct kern_model_desc *m = &c->model;
+    uint64_t at = 0, p = ref_p(m);
+    for (uint32_t l = 0; l < kern_total_layers(m); l++) {
+        if (m->layer[l].mix == KERN_MIX_KDA) {
+            r->state_at[l] = at;
+            at += p * m->kda_dim * sizeof(float);
+            r->window_at[l] = at;
+            at += (m->conv_width - 1) * 3 * p * sizeof(float);
+        } else if (m->layer[l].index == KERN_INDEX_FULL) {
+            r->ring_at[l] = at;
+            at += KERN_TAIL_RING * 2 * (uint64_t)m->index_dim * sizeof(float);
+        }
+    }
+    r->slot_committed = at;
+    for (uint32_t l = 0; l < kern_total_layers(m); l++)
+        if (m->layer[l].mix == KERN_MIX_KDA) {
+            r->pending_at[l] = at;
+            at += KERN_MAX_WINDOW * (6 * p + m->kda_heads) * sizeof(float);
+        }
+    r->slot_bytes = (at + 63) & ~63ull;
+}
+
+static uint64_t max2(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* The longest vector that any stage keeps in tmp or acc. */
+static uint64_t widest(const struct kern_model_desc *m) {
+    uint64_t w = max2(2 * (uint64_t)m->hidden, 3 * (uint64_t)ref_p(m));
+    w = max2(w, max2(m->dense_width, max2(1, m->n_shared) * (uint64_t)m->expert_width));
+    w = max2(w, (uint64_t)m->mla_heads * max2(max2(m->nope_dim, m->v_dim), m->kv_rank));
+    w = max2(w, max2(m->q_rank, (uint64_t)m->index_heads * m->index_dim));
+    return max2(w, m->n_experts);
+}
+
+static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t lane, char *base, uint64_t *at) {
+    const struct kern_model_desc *m = &c->model;
+    const uint64_t rows = c->max_rows[lane], e = rows * m->hidden * sizeof(float), p = rows * ref_p(m) * sizeof(float);
+    l->streams = take(base, at, e * m->hc_mult);
+    l->hidden = take(base, at, e);
+    l->dstream = take(base, at, m->n_draft ? e : 0);
+    l->dhidden = take(base, at, m->n_draft ? e : 0);
+    l->x = take(base, at, e);
+    l->y = take(base, at, e);
+    l->post = take(base, at, rows * m->hc_mult * sizeof(float));
+    l->comb = take(base, at, rows * m->hc_mult * m->hc_mult * sizeof(float));
+    l->logits = take(base, at, c->max_samples * (uint64_t)m->vocab_rows * sizeof(float));
+    l->sel = take(base, at, m->index_kpool ? rows * (m->index_topk / m->index_kpool) * sizeof(uint32_t) : 0);
+    l->sel_n = take(base, at, rows * sizeof(uint32_t));
+    l->draft = take(base, at, rows);
+    l->z = take(base, at, 3 * p);
+    l->qkv = take(base, at, 3 * p);
+    l->g = take(base, at, p);
+    l->e = take(base, at, p);
+    l->o = take(base, at, p);
+    l->beta = take(base, at, rows * m->kda_heads * sizeof(float));
+    l->cq = take(base, at, rows * m->q_rank * sizeof(float));
+    l->kraw = take(base, at, rows * 2 * m->index_dim * sizeof(float));
+}
+
+void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN_MEM_N],
+               uint64_t ret_bytes[KERN_MEM_N]) {
+    const struct kern_model_desc *m = &c->model;
+    char *ctl = base[KERN_MEM_CTL], *work = base[KERN_MEM_WORK];
+    uint64_t at = kern_ctl_bytes(c);
+    take(ctl, &at, sizeof(*r));
+    r->offset = take(ctl, &at, kern_part_count(m) * sizeof(uint64_t));
+    r->touched = take(ctl, &at, m->n_experts);
+    ret_bytes[KERN_MEM_CTL] = at;
+
+    place_weights(r, m, &ret_bytes[KERN_MEM_WEIGHTS]);
+    place_pages(r, c);
+    place_slots(r, c);
+    ret_bytes[KERN_MEM_PAGES] = r->page_bytes * c->n_pages;
+    ret_bytes[KERN_MEM_SLOTS] = r->slot_bytes * c->n_slots;
+    r->weights = base[KERN_MEM_WEIGHTS];
+    r->pages = base[KERN_MEM_PAGES];
+    r->slots = base[KERN_MEM_SLOTS];
+
+    at = 0;
+    for (uint32_t lane = 0; lane < KERN_LANES; lane++)
+        place_lane(&r->lane[lane], c, lane, work, &at);
+    r->state_copy = take(work, &at, (uint64_t)ref_p(m) * m->kda_dim * sizeof(float));
+    r->chunk = take(work, &at, 2 * KERN_GRID * ((uint64_t)m->kda_dim + KERN_GRID) * sizeof(double));
+    r->scores = take(work, &at, (c->max_context + 1ull) * sizeof(double));
+    r->heap = take(work, &at, m->index_kpool ? m->index_topk / m->index_kpool * sizeof(uint32_t) : 0);
+    r->acc = take(work, &at, widest(m) * sizeof(double));
+    for (int i = 0; i < 4; i++)
+        r->tmp[i] = take(work, &at, widest(m) * sizeof(float));
+    r->attn = take(work, &at, (uint64_t)m->mla_heads * m->v_dim * sizeof(float));
+    r->sampling = take(work, &at, host_sample_scratch(m->vocab_rows));
+    ret_bytes[KERN_MEM_WORK] = at;
+}
+
+int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
+    if (cfg->model.rope_dim) {
+        snprintf(err, err_len,
+                 "rope_dim is %u: backend ref computes attention without positional encoding only (rope_dim 0)",
+                 cfg->model.rope_dim);
+        return -EINVAL;
+    }
+    struct ref r = {0};
+    char *const none[KERN_MEM_N] = {0};
+    ref_place(&r, cfg, none, bytes);
+    return 0;
+}
+
+/* BF16 that is kept as F32 is the upper half of it; a window may begin or end inside a number. */
+static void widen_bytes(char *dst, uint64_t offset, const char *src, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = offset + i;
+        char *v = dst + at / 2 * 4;
+        v[0] = 0;
+        v[1] = 0;
+        v[2 + at % 2] = src[i];
+    }
+}
+
+int ref_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+             const void *bytes, uint64_t n) {
+    struct ref *r = k->impl;
+    struct kern_part_info info;
+    if (!kern_part_info(r->m, id->part, id->layer, &info))
+        return -ENOENT;
+    char *dst = r->weights + r->offset[kern_part_slot(r->m, id)];
+    if (!info.matrix && t->format == KERN_BF16)
+        widen_bytes(dst, offset, bytes, n);
+    else
+        memcpy(dst + offset, bytes, n);
+    return 0;
+}

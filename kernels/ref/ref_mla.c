@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT */
+/* MLA without positional encoding, absorbed form, over the paged latent cache. Each row reads the rows its
+ * selection names and no others; the counters prove it. */
+#include <math.h>
+
+#include "ref.h"
+
+void *ref_page(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pos) {
+    return x->r->pages + host_page(x->p, s, pos) * x->r->page_bytes;
+}
+
+static void store_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, const float *c) {
+    const uint32_t n = x->r->m->kv_rank;
+    char *at = (char *)ref_page(x, s, pos) + x->r->latent_at[x->layer];
+    uint64_t first = pos % KERN_PAGE_TOKENS * (uint64_t)n;
+    if (x->r->k->cfg.cache == KERN_CACHE_F32) {
+        memcpy(at + first * sizeof(float), c, n * sizeof(float));
+        return;
+    }
+    uint16_t *to = (uint16_t *)(void *)at + first;
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = host_bf16(c[i]);
+}
+
+/* The latent of a position as F32: in place, or widened into buf. */
+static const float *load_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, float *buf) {
+    const uint32_t n = x->r->m->kv_rank;
+    const char *at = (const char *)ref_page(x, s, pos) + x->r->latent_at[x->layer];
+    uint64_t first = pos % KERN_PAGE_TOKENS * (uint64_t)n;
+    if (x->r->k->cfg.cache == KERN_CACHE_F32)
+        return (const float *)(const void *)at + first;
+    const uint16_t *from = (const uint16_t *)(const void *)at + first;
+    for (uint32_t i = 0; i < n; i++)
+        buf[i] = host_f32(from[i]);
+    return buf;
+}
+
+/* ---- the positions a row attends to, in ascending order ---- */
+
+struct walk {
+    const uint32_t *pools; /* NULL: everything */
+    uint32_t n_pools, kpool, tail, end;
+    uint32_t n; /* positions in all */
+};
+
+static struct walk walk_of(const struct ref_ctx *x, uint32_t row, uint32_t pos) {
+    const struct kern_model_desc *m = x->r->m;
+    if (m->layer[x->layer].index == KERN_INDEX_NONE || x->l->sel_n[row] == REF_ALL)
+        return (struct walk){.kpool = 1, .end = pos + 1, .n = pos + 1};
+    struct walk w = {.pools = x->l->sel + row * (uint64_t)(m->index_topk / m->index_kpool),
+                     .n_pools = x->l->sel_n[row],
+                     .kpool = m->index_kpool,
+                     .end = pos + 1};
+    w.tail = (pos + 1) / w.kpool * w.kpool;
+    if (FAULT(pool_tail) && w.tail < w.end)
+        w.tail++;
+    w.n = w.n_pools * w.kpool + (w.end - w.tail);
+    return w;
+}
+
+static uint32_t walk_pos(const struct walk *w, uint32_t i) {
+    if (!w->pools)
+        return i;
+    if (i < w->n_pools * w->kpool)
+        return w->pools[i / w->kpool] * w->kpool + i % w->kpool;
+    return w->tail + (i - w->n_pools * w->kpool);
+}
+
+static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struct walk *w, uint32_t head,
+                        const float *q, float *out) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t rank = m->kv_rank;
+    const uint16_t *uk = ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) +
+                         (uint64_t)head * (m->nope_dim + m->v_dim) * rank;
+    const uint16_t *uv = uk + (uint64_t)m->nope_dim * rank;
+    float *qa = x->r->tmp[2], *mean = x->r->tmp[3], *buf = x->r->tmp[0];
+    double *score = x->r->scores, *acc = x->r->acc, top = -INFINITY, sum = 0;
+    for (uint32_t c = 0; c < rank; c++)
+        acc[c] = 0;
+    for (uint32_t d = 0; d < m->nope_dim; d++)
+        for (uint32_t c = 0; c < rank; c++)
+            acc[c] += (double)q[d] * (double)host_f32(uk[(uint64_t)d * rank + c]);
+    for (uint32_t c = 0; c < rank; c++) {
+        qa[c] = (float)acc[c];
+        acc[c] = 0;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        score[i] = ref_dot(load_latent(x, s, walk_pos(w, i), buf), qa, rank) / sqrt((double)m->nope_dim);
+        top = fmax(top, score[i]);
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        const float *c = load_latent(x, s, walk_pos(w, i), buf);
+        double p = exp(score[i] - top);
+        sum += p;
+        for (uint32_t j = 0; j < rank; j++)
+            acc[j] += p * (double)c[j];
+    }
+    for (uint32_t j = 0; j < rank; j++)
+        mean[j] = (float)(acc[j] / sum);
+    for (uint32_t d = 0; d < m->v_dim; d++)
+        out[d] = (float)ref_dot_bf16(uv + (uint64_t)d * rank, mean, rank);
+}
+
+static void attend(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t row = s->row0 + i, pos = s->pos0 + i;
+    float *q = x->r->tmp[1], *out = x->r->attn;
+    const struct walk w = walk_of(x, row, pos);
+    x->c->latent_rows += w.n;
+    ref_linear(x, KERN_MLA_QB, 0, x->l->cq + row * (uint64_t)m->q_rank, q);
+    for (uint32_t h = 0; h < m->mla_heads; h++)
+        attend_head(x, s, &w, h, q + h * m->nope_dim, out + h * m->v_dim);
+    x->c->flops += 2ull * m->mla_heads * (m->nope_dim + m->v_dim) * m->kv_rank;
+    ref_linear(x, KERN_MLA_O, 0, out, x->l->y + (uint64_t)row * m->hidden);
+}
+
+void ref_mla(struct ref_ctx *x) {
+    const struct kern_model_desc *m = x->r->m;
+    const float *kv_norm = ref_vector(x->r, KERN_MLA_KVA_NORM, x->layer);
+    const float *q_norm = ref_vector(x->r, KERN_MLA_QA_NORM, x->layer);
+    bool used = false;
+    for (uint32_t i = 0; i < x->p->n_seqs; i++) {
+        const struct kern_seq *s = &plan_seqs(x->p)[i];
+        const uint32_t n = ref_seq_rows(x, s);
+        for (uint32_t j = 0; j < n; j++) {
+            const float *u = x->l->x + (s->row0 + j) * (uint64_t)m->hidden;
+            float *cq = x->l->cq + (s->row0 + j) * (uint64_t)m->q_rank, *c = x->r->tmp[0];
+            ref_linear(x, KERN_MLA_QA, 0, u, cq);
+            ref_rmsnorm(cq, q_norm, m->q_rank, m->rms_eps, cq);
+            ref_linear(x, KERN_MLA_KVA, 0, u, c);
+            ref_rmsnorm(c, kv_norm, m->kv_rank, m->rms_eps, c);
+            store_latent(x, s, s->pos0 + j, c);
+        }
+        if (m->layer[x->layer].index == KERN_INDEX_FULL)
+            ref_index(x, s);
+        for (uint32_t j = 0; j < n; j++)
+            attend(x, s, j);
+        used |= n > 0;
+    }
+    for (uint32_t part = KERN_MLA_QA; part <= KERN_IDX_GATE && used; part++)
+        ref_count(x, part, x->layer);
+}
