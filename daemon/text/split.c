@@ -2,7 +2,7 @@
 /* The seven alternatives of the pattern, tried in order at each position, each greedy inside itself. */
 #include "split.h"
 
-#include "uctab.h"
+#include "unicode_table.h"
 #include "utf8.h"
 
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "split.h"
 #include "texttest.h"
-#include "uctab.h"
+#include "unicode_table.h"
 #include "utf8.h"
 
 #include <check.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Class of a code point for the pre-tokenizer's pattern: two table reads. The tables are generated. */
-#ifndef GLMD_UCTAB_H
-#define GLMD_UCTAB_H
+#ifndef GLMD_UNICODE_TABLE_H
+#define GLMD_UNICODE_TABLE_H
 
 #include <stdint.h>
 
