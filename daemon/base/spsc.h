@@ -97,8 +97,17 @@ static inline void *spsc_peek(struct spsc *q) {
     return q->slots + (size_t)(head & q->mask) * q->size;
 }
 
-static inline void spsc_advance(struct spsc *q) {
-    atomic_store_explicit(&q->head, atomic_load_explicit(&q->head, memory_order_relaxed) + 1, memory_order_release);
+/* The record `ahead` places behind the oldest, NULL when there is none. */
+static inline void *spsc_peek_at(struct spsc *q, uint32_t ahead) {
+    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+
+    if (atomic_load_explicit(&q->tail, memory_order_acquire) - head <= ahead)
+        return NULL;
+    return q->slots + (size_t)((head + ahead) & q->mask) * q->size;
+}
+
+static inline void spsc_advance(struct spsc *q, uint32_t n) {
+    atomic_store_explicit(&q->head, atomic_load_explicit(&q->head, memory_order_relaxed) + n, memory_order_release);
 }
 
 /* Everything pushed has been consumed *and* advanced past: what the consumer did before spsc_advance is

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/* emit: construction, the engine's sink, the emit thread, and what io and text workers ask for. Which thread
+ * runs a function is said in emit.h. After emit_set_text nothing is allocated on the engine and emit
+ * threads. */
+#include "emit.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "emit_impl.h"
+#include "size.h"
+
+enum { OUTBOX_DEFAULT = 128 << 10, BATCH = 64, HANDOVER_MIN = 4096 };
+
+static uint32_t pow2_at_least(uint64_t n) {
+    uint32_t p = HANDOVER_MIN;
+
+    while (p < n && p < (1u << 20))
+        p <<= 1;
+    return p;
+}
+
+int emit_new(const struct emit_options *opt, struct emit **ret) {
+    struct emit *e = calloc(1, sizeof *e);
+    uint64_t bytes;
+
+    if (!e)
+        return -ENOMEM;
+    e->opt = *opt;
+    if (!e->opt.outbox_bytes)
+        e->opt.outbox_bytes = OUTBOX_DEFAULT;
+    atomic_init(&e->retired, NO_STREAM);
+    e->streams = calloc(opt->max_streams, sizeof *e->streams);
+    e->credit = calloc(opt->max_streams, sizeof *e->credit);
+    if (size_mul(opt->max_streams, e->opt.outbox_bytes, &bytes))
+        e->outboxes = calloc(1, bytes);
+    if (!e->streams || !e->credit || !e->outboxes ||
+        spsc_init(&e->handover, pow2_at_least(4 * (uint64_t)opt->max_streams), sizeof(struct stream_event)) < 0) {
+        emit_free(e);
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < opt->max_streams; i++) {
+        e->streams[i].e = e;
+        e->streams[i].index = i;
+        e->streams[i].next_gen = 1;
+        e->streams[i].outbox = e->outboxes + (size_t)i * e->opt.outbox_bytes;
+    }
+    *ret = e;
+    return 0;
+}
+
+struct emit *emit_free(struct emit *e) {
+    if (!e)
+        return NULL;
+    spsc_done(&e->handover);
+    free(e->parser_mem);
+    free(e->outboxes);
+    free(e->credit);
+    free(e->streams);
+    free(e);
+    return NULL;
+}
+
+int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos, struct xerr *err) {
+    const struct outparse_limits lim = OUTPARSE_LIMITS_DEFAULT;
+    uint64_t each, all;
+    int r;
+
+    if (!tok)
+        return 0;
+    r = outparse_vocab_init(&e->vocab, tok, eos, n_eos, err);
+    if (r < 0)
+        return r;
+    each = (outparse_bytes(&lim, tok) + 63) & ~(uint64_t)63;
+    if (!size_mul(each, e->opt.max_streams, &all) || !(e->parser_mem = calloc(1, all)))
+        return xerr_set(err, -ENOMEM, "no memory for the output parsers of %u requests; lower [Memory] MaxRequests",
+                        e->opt.max_streams);
+    for (uint32_t i = 0; i < e->opt.max_streams && r == 0; i++)
+        r = outparse_init((uint8_t *)e->parser_mem + i * each, each, &lim, tok, &e->streams[i].parser);
+    if (r < 0)
+        return xerr_set(err, r, "the output parsers could not be set up: %s", strerror(-r));
+    e->tok = tok;
+    return 0;
+}
+
+/* ---- the engine's sink ---------------------------------------------------------------------------------- */
+
+static void set_credit(struct emit_stream *s, uint32_t records) {
+    atomic_store_explicit(&s->e->credit[s->index].records, records, memory_order_relaxed);
+}
+
+/* The emit thread never waits for a client, so a full ring empties within its time slice. */
+static void hand_over(struct emit *e, const struct stream_event *ev) {
+    struct emit_stream *s = estream_get(e, ev->stream);
+
+    if (!s)
+        return;
+    while (!spsc_push(&e->handover, ev)) {
+        spsc_wake(&e->handover);
+        sched_yield();
+    }
+    if (ev->type == STREAM_EV_TOKEN) {
+        uint32_t now = atomic_load_explicit(&e->credit[s->index].records, memory_order_relaxed);
+
+        set_credit(s, now > s->rec_per_token ? now - s->rec_per_token : 0);
+    }
+}
+
+static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
+    struct emit *e = ctx;
+    bool direct = atomic_load_explicit(&e->n_conns, memory_order_relaxed) <= e->opt.inline_conns &&
+                  spsc_is_drained(&e->handover);
+    struct emit_conn *held = NULL, *next;
+    bool handed = false;
+    uint64_t call = ++e->publish_calls;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct emit_stream *s = estream_get(e, ev[i].stream);
+        struct emit_conn *c;
+
+        if (!s)
+            continue;
+        c = s->conn;
+        if (direct && !c->engine_holds && c->turned_away != call) {
+            if (econn_trylock(c)) {
+                c->engine_holds = true;
+                c->next_held = held;
+                held = c;
+                econn_refresh(c);
+            } else {
+                c->turned_away = call;
+            }
+        }
+        if (!c->engine_holds) {
+            hand_over(e, &ev[i]);
+            handed = true;
+            continue;
+        }
+        estream_event(s, &ev[i]);
+        set_credit(s, estream_credit(s));
+    }
+    for (struct emit_conn *c = held; c; c = next) {
+        next = c->next_held;
+        c->engine_holds = false;
+        econn_settle(c);
+        econn_unlock(c);
+    }
+    if (handed)
+        spsc_wake(&e->handover);
+}
+
+static uint32_t sink_refresh(void *ctx, struct stream_id id) {
+    struct emit *e = ctx;
+    struct emit_stream *s = estream_get(e, id);
+    struct emit_conn *c;
+    uint32_t credit;
+
+    if (!s)
+        return UINT32_MAX;
+    c = s->conn;
+    if (!econn_trylock(c))
+        return 0;
+    econn_refresh(c);
+    estream_flush(s);
+    credit = estream_credit(s);
+    if (credit < s->rec_per_token) {
+        c->stalls++;
+        c->denied = true;
+        c->waiting = true;
+        econn_settle(c);
+        credit = estream_credit(s);
+        if (credit >= s->rec_per_token)
+            c->denied = false;
+    }
+    set_credit(s, credit);
+    econn_settle(c);
+    econn_unlock(c);
+    return credit;
+}
+
+void emit_get_sink(struct emit *e, struct stream_sink *ret) {
+    *ret = (struct stream_sink){
+        .ctx = e,
+        .publish = sink_publish,
+        .refresh = sink_refresh,
+        .credit = e->credit,
+    };
+}
+
+/* ---- the emit thread ------------------------------------------------------------------------------------ */
+
+/* One batch: everything that is there, at most BATCH events. The records count as consumed only after all of
+ * them were published, because the engine takes an empty ring as leave to publish itself. */
+static uint32_t publish_batch(struct emit *e) {
+    struct emit_conn *held = NULL, *next;
+    const struct stream_event *ev;
+    uint32_t n = 0;
+    bool kick = false;
+
+    while (n < BATCH && (ev = spsc_peek_at(&e->handover, n))) {
+        struct emit_stream *s = estream_get(e, ev->stream);
+        struct emit_conn *c = s ? s->conn : NULL, *h;
+
+        n++;
+        if (!s)
+            continue;
+        for (h = held; h && h != c; h = h->next_batch)
+            ;
+        if (!h) {
+            econn_lock(c);
+            c->next_batch = held;
+            held = c;
+            econn_refresh(c);
+        }
+        estream_event(s, ev);
+        set_credit(s, estream_credit(s));
+        kick = kick || c->denied;
+    }
+    for (struct emit_conn *c = held; c; c = next) {
+        next = c->next_batch;
+        econn_settle(c);
+        econn_unlock(c);
+    }
+    spsc_advance(&e->handover, n);
+    if (kick)
+        e->opt.kick(e->opt.ctx);
+    return n;
+}
+
+static void *emit_main(void *ctx) {
+    struct emit *e = ctx;
+
+    pthread_setname_np(pthread_self(), "glmd-emit");
+    for (;;) {
+        while (publish_batch(e))
+            ;
+        if (atomic_load_explicit(&e->stop, memory_order_acquire) && !spsc_peek(&e->handover))
+            return NULL;
+        spsc_wait(&e->handover, &e->stop, 0);
+    }
+}
+
+int emit_start(struct emit *e) {
+    sigset_t all, old;
+    int r;
+
+    /* signals belong to the io thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(&e->thread, NULL, emit_main, e);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r)
+        return -r;
+    e->running = true;
+    return 0;
+}
+
+void emit_stop(struct emit *e) {
+    if (!e->running)
+        return;
+    atomic_store_explicit(&e->stop, 1, memory_order_release);
+    spsc_wake(&e->handover);
+    pthread_join(e->thread, NULL);
+    e->running = false;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* emit: from engine events (token ids) to records in the clients' token rings. It keeps, per stream, the
+ * output parser and an outbox of pieces that did not fit the ring yet; per connection, the producer end of
+ * the ring and the text arena.
+ *
+ * Who publishes: a connection has one publishing right (a word, held for microseconds). The io thread and
+ * the emit thread wait for it; the engine thread only tries, and hands what it could not publish to the emit
+ * thread, as it does with everything when more than `inline_conns` connections are open or the emit thread
+ * still has work: so records of a stream keep their order whoever writes them, and the engine never waits.
+ *
+ * Lifetime of a stream: accepted by io, bound by a text worker, fed by the engine, ended by the END event or
+ * by io; then it is *retired*: io takes it from the retired list and only then reuses slot and memory. */
+#ifndef GLMD_EMIT_H
+#define GLMD_EMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bell.h"
+#include "outparse.h"
+#include "shm.h"
+#include "stream_event.h"
+#include "xerr.h"
+
+struct emit;
+struct emit_conn;
+
+struct emit_options {
+    uint32_t max_streams;
+    uint32_t inline_conns; /* up to so many connections the engine thread publishes itself */
+    uint32_t outbox_bytes; /* per stream; 0 = 128 KiB. Touched only when a client is slow */
+    void *ctx;
+    void (*kick)(void *ctx);                         /* credit may have come back: tell the engine */
+    void (*wake_io)(void *ctx);                      /* something waits for emit_take_retired or _is_broken */
+    void (*cancel)(void *ctx, struct stream_id id);  /* the stream cannot be shown any further */
+};
+
+int emit_new(const struct emit_options *opt, struct emit **ret);
+struct emit *emit_free(struct emit *e); /* after emit_stop; NULL ok; returns NULL */
+
+/* Allocates the parsers. Before the engine runs, after the tokenizer was read. tok == NULL: records carry
+ * ids and no text. Both are borrowed for the life of e. */
+int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos, struct xerr *err);
+void emit_get_sink(struct emit *e, struct stream_sink *ret);
+
+int emit_start(struct emit *e); /* the emit thread */
+void emit_stop(struct emit *e); /* after the engine thread has returned: what was handed over is published */
+
+/* ---- io thread ---- */
+
+/* Borrows the mapping and the descriptor until emit_conn_free. */
+int emit_conn_new(struct emit *e, const struct shm_pair *shm, int pipe_w, struct emit_conn **ret);
+/* Nothing is published any more; streams that wait only for room are retired. */
+void emit_conn_close(struct emit_conn *c);
+void emit_conn_free(struct emit_conn *c); /* no live stream may be left */
+uint32_t emit_conn_live(const struct emit_conn *c);
+/* The client broke the rules of the ring (-EPROTO), its memory faulted (-EFAULT), it closed the pipe
+ * (-EPIPE); 0 while all is well. */
+int emit_conn_error(const struct emit_conn *c);
+/* The client gave records back: flushes what waited and kicks the engine. */
+void emit_conn_resume(struct emit_conn *c);
+/* The safety net behind it, for a timer: true when something had waited although there was room, which is
+ * counted and should never happen. */
+bool emit_conn_rescue(struct emit_conn *c);
+
+struct emit_conn_stats {
+    struct bell_counts bells;
+    uint64_t stalls;
+    uint64_t safety_wakes;
+};
+void emit_conn_get_stats(struct emit_conn *c, struct emit_conn_stats *ret);
+
+struct emit_accept {
+    uint64_t tag, client_ns;
+    bool quiet;
+    void *owner; /* given back by emit_take_retired */
+};
+/* Publishes ACCEPTED. -EBUSY: no stream slot; -ENOBUFS: the ring has no room now, try after a resume (the
+ * client has been asked for it). */
+int emit_conn_accept(struct emit_conn *c, const struct emit_accept *a, struct stream_id *ret);
+/* Publishes ERROR and END of a tag that was not accepted. -ENOBUFS as above. */
+int emit_conn_refuse(struct emit_conn *c, uint64_t tag, int status, const char *text);
+int emit_conn_notice(struct emit_conn *c, uint32_t what); /* -ENOBUFS: left out */
+
+/* Ends an accepted stream that the engine never got: ERROR (when text is not NULL), USAGE, END. */
+void emit_stream_fail(struct emit *e, struct stream_id id, int status, const char *text);
+/* Answers TOKENIZE (ids, which stay until the stream is retired) and COUNT (ids == NULL). */
+void emit_stream_ids(struct emit *e, struct stream_id id, const uint32_t *ids, uint32_t n_ids);
+
+/* Calls fn for every retired stream, whose slot is free afterwards. */
+void emit_take_retired(struct emit *e, void (*fn)(void *ctx, void *owner), void *ctx);
+
+/* ---- text workers ---- */
+
+struct emit_bind {
+    const struct outtools *tools;
+    const struct stopstr_set *stop;
+    bool thinking_open, ignore_eos;
+    uint32_t n_alts;
+};
+/* Before engine_submit. Everything stays until the stream is retired. */
+void emit_stream_bind(struct emit *e, struct stream_id id, const struct emit_bind *b);
+
+#endif

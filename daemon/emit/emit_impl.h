@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of emit share. Everything in struct emit_conn and struct emit_stream is touched only while
+ * holding the connection's publishing right, except where a field says otherwise. */
+#ifndef GLMD_EMIT_IMPL_H
+#define GLMD_EMIT_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "emit.h"
+#include "spsc.h"
+
+enum { NO_STREAM = UINT32_MAX };
+
+enum right { RIGHT_FREE = 0, RIGHT_HELD = 1, RIGHT_HELD_KICK = 2 /* the engine was turned away */ };
+
+struct emit_conn {
+    struct emit *e;
+    _Atomic uint32_t right;
+    _Atomic int error; /* first fault of the client; readable without the right */
+    _Atomic uint32_t live; /* readable without the right */
+    bool closing;
+    bool urgent; /* something put since the last publish must wake the client */
+    bool waiting;  /* something below waits for room, and credit_wanted is set */
+    bool denied;   /* the engine was refused credit for a stream */
+    bool io_waits; /* io could not put an ACCEPTED or a refusal */
+    bool engine_holds; /* engine thread only: it holds the right in this publish call */
+    uint64_t turned_away; /* engine thread only: the publish call in which it did not get the right */
+    struct emit_conn *next_held;  /* engine thread only */
+    struct emit_conn *next_batch; /* emit thread only */
+    struct glmw_producer tq;
+    const void *u_base;
+    size_t u_bytes;
+    struct glmw_d *d;
+    int pipe_w;
+    uint8_t *txt;
+    uint64_t txt_bytes, txt_head, txt_tail; /* free-running; a span never wraps */
+    uint64_t *txt_after; /* [ring slots] txt_tail when the slot was filled; private, the client cannot lie */
+    uint32_t first; /* stream list */
+    struct bell_counts counts;
+    uint64_t stalls, safety_wakes;
+};
+
+enum stream_state {
+    STREAM_FREE = 0,
+    STREAM_OPEN,   /* accepted; prepared by a text worker or running */
+    STREAM_ENDING, /* the last words wait for room */
+    STREAM_DONE,   /* END was put; on the retired list */
+};
+
+/* A record to be: followed by n_alts alternatives, then len bytes of text, padded to 8. */
+struct piece {
+    uint64_t t_ns;
+    uint32_t token;
+    uint32_t len, off; /* off: bytes already in the ring */
+    float logprob;
+    uint16_t flags;
+    uint8_t type, channel;
+    uint16_t n_alts;
+    uint16_t tool_phase;
+    uint32_t tool_index;
+};
+
+struct emit_stream {
+    struct emit *e;
+    struct emit_conn *conn;
+    void *owner;
+    _Atomic uint32_t gen; /* 0 = free */
+    uint32_t next_gen;    /* io */
+    uint32_t index;
+    uint32_t prev, next; /* on the connection's list */
+    _Atomic uint32_t next_retired;
+    enum stream_state state;
+    uint64_t tag;
+    uint32_t seq;
+    bool quiet, bound, first_sent, overflow;
+    uint32_t rec_per_token;
+
+    struct outparse *parser;
+    bool open_token;     /* the TOKEN piece of the event being read may still take text */
+    size_t open_at;      /* its offset in the outbox */
+    uint64_t event_ns;
+
+    uint8_t *outbox;
+    size_t out_head, out_tail, last_at; /* last_at: the newest piece */
+
+    const uint32_t *ids; /* answer of TOKENIZE */
+    uint32_t n_ids, ids_at;
+
+    struct glmw_usage usage;
+    struct glmw_rec_end end;
+    uint32_t end_token;
+    uint64_t end_ns;
+    char error_text[320];
+    int error_status;
+    bool has_error;
+};
+
+struct emit {
+    struct emit_options opt;
+    struct emit_stream *streams;
+    struct stream_credit *credit;
+    uint8_t *outboxes;
+    void *parser_mem;
+    const struct tok *tok;
+    struct outparse_vocab vocab;
+    uint32_t free_hint; /* io: where to look for a free slot */
+    _Atomic uint32_t n_conns;
+    _Atomic uint32_t retired; /* newest first, NO_STREAM = none */
+
+    uint64_t publish_calls; /* engine thread */
+    struct spsc handover; /* engine thread -> emit thread: struct stream_event */
+    pthread_t thread;
+    bool running;
+    _Atomic uint32_t stop;
+};
+
+/* econn.c: the right, the ring, the text arena */
+void econn_lock(struct emit_conn *c);
+bool econn_trylock(struct emit_conn *c); /* false: the holder will kick the engine */
+void econn_unlock(struct emit_conn *c);
+void econn_refresh(struct emit_conn *c);
+void econn_publish(struct emit_conn *c);
+/* Slots that may be used without touching what is kept back for the live streams. */
+uint32_t econn_room(const struct emit_conn *c);
+uint64_t econn_text_room(const struct emit_conn *c);
+bool econn_is_gone(const struct emit_conn *c); /* closing or broken: put nothing */
+/* Copies text into the arena. False: no room. */
+bool econn_text(struct emit_conn *c, const void *text, uint32_t len, uint32_t *ret_off);
+void econn_put(struct emit_conn *c, const void *slot64); /* the caller checked the room */
+/* Sets credit_wanted and looks once more; true when the client has given something back meanwhile. */
+bool econn_ask(struct emit_conn *c);
+void econn_settle(struct emit_conn *c); /* last thing before the right is given up */
+bool econn_flush_all(struct emit_conn *c); /* true: nothing waits any more */
+
+/* estream.c: pieces, outbox, records of a stream */
+struct emit_stream *estream_get(struct emit *e, struct stream_id id); /* NULL: stale */
+void estream_event(struct emit_stream *s, const struct stream_event *ev);
+bool estream_flush(struct emit_stream *s); /* true: nothing waits any more */
+void estream_fail(struct emit_stream *s, int status, const char *text);
+void estream_retire(struct emit_stream *s);
+uint32_t estream_credit(const struct emit_stream *s);
+
+/* epiece.c: from parser events to pieces in the outbox */
+void epiece_sink(void *arg, const struct outparse_ev *ev);
+bool epiece_put(struct emit_stream *s, const struct piece *p, const struct stream_alt *alts, const char *text);
+void epiece_token(struct emit_stream *s, const struct stream_event *ev);
+void epiece_mark_step_end(struct emit_stream *s);
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/* emit as the io thread and the text workers see it: connections come and go, streams are accepted, bound,
+ * answered without the engine, and taken back when they are over. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "emit_impl.h"
+#include "utf8.h"
+
+enum { MIN_OPEN_SLOTS = 16 }; /* of a ring, beside what live streams keep back */
+
+int emit_conn_new(struct emit *e, const struct shm_pair *shm, int pipe_w, struct emit_conn **ret) {
+    struct emit_conn *c = calloc(1, sizeof *c);
+    struct glmw_consumer unused;
+
+    if (!c)
+        return -ENOMEM;
+    c->txt_after = calloc((size_t)1 << shm->geom.tq_log2, sizeof *c->txt_after);
+    if (!c->txt_after) {
+        free(c);
+        return -ENOMEM;
+    }
+    c->e = e;
+    shm_pair_rings(shm, &unused, &c->tq);
+    c->u_base = (const void *)(uintptr_t)shm->u;
+    c->u_bytes = sizeof(struct glmw_u);
+    c->d = shm->d;
+    c->pipe_w = pipe_w;
+    c->txt = (uint8_t *)shm->d + shm->geom.txt_off;
+    c->txt_bytes = UINT64_C(1) << shm->geom.txt_log2;
+    c->first = NO_STREAM;
+    atomic_fetch_add_explicit(&e->n_conns, 1, memory_order_relaxed);
+    *ret = c;
+    return 0;
+}
+
+void emit_conn_close(struct emit_conn *c) {
+    econn_lock(c);
+    c->closing = true;
+    econn_flush_all(c);
+    econn_unlock(c);
+    /* streams the engine skipped for this connection's sake must see their cancellation */
+    c->e->opt.kick(c->e->opt.ctx);
+}
+
+void emit_conn_free(struct emit_conn *c) {
+    if (!c)
+        return;
+    atomic_fetch_sub_explicit(&c->e->n_conns, 1, memory_order_relaxed);
+    free(c->txt_after);
+    free(c);
+}
+
+uint32_t emit_conn_live(const struct emit_conn *c) {
+    return atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->live, memory_order_relaxed);
+}
+
+int emit_conn_error(const struct emit_conn *c) {
+    return atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->error, memory_order_relaxed);
+}
+
+void emit_conn_resume(struct emit_conn *c) {
+    bool kick;
+
+    econn_lock(c);
+    econn_refresh(c);
+    kick = c->denied;
+    c->denied = false;
+    c->io_waits = false;
+    if (!c->waiting || econn_flush_all(c)) {
+        c->waiting = false;
+        if (!econn_is_gone(c))
+            glmw_credit_done(&c->d->credit_wanted);
+    }
+    econn_settle(c);
+    econn_unlock(c);
+    if (kick)
+        c->e->opt.kick(c->e->opt.ctx);
+}
+
+bool emit_conn_rescue(struct emit_conn *c) {
+    uint32_t before;
+    bool moved;
+
+    econn_lock(c);
+    before = c->tq.head;
+    if (c->waiting)
+        econn_refresh(c);
+    moved = c->waiting && c->tq.head != before;
+    if (moved)
+        c->safety_wakes++;
+    econn_unlock(c);
+    if (moved)
+        emit_conn_resume(c);
+    return moved;
+}
+
+void emit_conn_get_stats(struct emit_conn *c, struct emit_conn_stats *ret) {
+    econn_lock(c);
+    *ret = (struct emit_conn_stats){
+        .bells = c->counts,
+        .stalls = c->stalls,
+        .safety_wakes = c->safety_wakes,
+    };
+    econn_unlock(c);
+}
+
+static struct emit_stream *take_slot(struct emit *e) {
+    for (uint32_t n = 0; n < e->opt.max_streams; n++) {
+        uint32_t i = (e->free_hint + n) % e->opt.max_streams;
+
+        if (atomic_load_explicit(&e->streams[i].gen, memory_order_relaxed) == 0) { /* set by this thread only */
+            e->free_hint = i + 1;
+            return &e->streams[i];
+        }
+    }
+    return NULL;
+}
+
+static void start_stream(struct emit_stream *s, struct emit_conn *c, const struct emit_accept *a) {
+    s->conn = c;
+    s->owner = a->owner;
+    s->tag = a->tag;
+    s->quiet = a->quiet;
+    s->seq = 0;
+    s->bound = s->first_sent = s->overflow = s->has_error = s->open_token = false;
+    s->rec_per_token = 1;
+    s->out_head = s->out_tail = s->last_at = 0;
+    s->ids = NULL;
+    s->n_ids = s->ids_at = 0;
+    memset(&s->usage, 0, sizeof s->usage);
+    s->state = STREAM_OPEN;
+    s->prev = NO_STREAM;
+    s->next = c->first;
+    if (s->next != NO_STREAM)
+        s->e->streams[s->next].prev = s->index;
+    c->first = s->index;
+    if (s->next_gen == 0)
+        s->next_gen = 1;
+    atomic_store_explicit(&s->gen, s->next_gen++, memory_order_release);
+    atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
+}
+
+static void put_accepted(struct emit_stream *s, uint64_t client_ns) {
+    struct glmw_rec r;
+
+    memset(&r, 0, sizeof r);
+    r.type = GLMW_REC_ACCEPTED;
+    r.seq = s->seq++;
+    r.tag = s->tag;
+    r.token = GLMW_TOKEN_NONE;
+    r.logprob = NAN;
+    r.t_ns = clock_now_ns();
+    r.u.accepted.client_ns = client_ns;
+    econn_put(s->conn, &r);
+}
+
+/* Room for io's own records, asking the client for it when there is none. */
+static bool io_room(struct emit_conn *c, uint32_t n) {
+    if (econn_room(c) >= n)
+        return true;
+    econn_refresh(c);
+    if (econn_room(c) >= n)
+        return true;
+    c->waiting = c->io_waits = true;
+    while (econn_ask(c))
+        if (econn_room(c) >= n) {
+            c->io_waits = false;
+            return true;
+        }
+    return false;
+}
+
+int emit_conn_accept(struct emit_conn *c, const struct emit_accept *a, struct stream_id *ret) {
+    struct emit_stream *s;
+    int r = 0;
+
+    if ((uint64_t)(emit_conn_live(c) + 1) * GLMW_RESERVED_RECS + MIN_OPEN_SLOTS > c->tq.size)
+        return -EBUSY;
+    s = take_slot(c->e);
+    if (!s)
+        return -EBUSY;
+    econn_lock(c);
+    if (econn_is_gone(c)) {
+        r = -EPIPE;
+    } else if (!io_room(c, 1 + GLMW_RESERVED_RECS)) {
+        r = -ENOBUFS;
+    } else {
+        start_stream(s, c, a);
+        put_accepted(s, a->client_ns);
+        atomic_store_explicit(&c->e->credit[s->index].records, estream_credit(s), memory_order_relaxed);
+        *ret = (struct stream_id){s->index, atomic_load_explicit(&s->gen, memory_order_relaxed)};
+    }
+    econn_settle(c);
+    econn_unlock(c);
+    return r;
+}
+
+int emit_conn_refuse(struct emit_conn *c, uint64_t tag, int status, const char *text) {
+    struct glmw_rec r;
+    size_t n = utf8_valid_prefix(text, strnlen(text, GLMW_SPAN_MAX));
+    int ret = 0;
+
+    econn_lock(c);
+    if (econn_is_gone(c)) {
+        ret = -EPIPE;
+        goto out;
+    }
+    if (!io_room(c, 2)) {
+        ret = -ENOBUFS;
+        goto out;
+    }
+    memset(&r, 0, sizeof r);
+    r.type = GLMW_REC_ERROR;
+    r.tag = tag;
+    r.token = (uint32_t)status;
+    r.logprob = NAN;
+    r.t_ns = clock_now_ns();
+    if (n > GLMW_INLINE_BYTES && !econn_text(c, text, (uint32_t)n, &r.text_off))
+        n = utf8_valid_prefix(text, GLMW_INLINE_BYTES);
+    if (n <= GLMW_INLINE_BYTES) {
+        r.flags = GLMW_RF_INLINE;
+        memcpy(r.u.text, text, n);
+    }
+    r.text_len = (uint16_t)n;
+    econn_put(c, &r);
+    memset(&r.u, 0, sizeof r.u);
+    r.type = GLMW_REC_END;
+    r.flags = GLMW_RF_STEP_END;
+    r.seq = 1;
+    r.token = GLMW_TOKEN_NONE;
+    r.text_off = 0;
+    r.text_len = 0;
+    r.u.end.status = status;
+    r.u.end.reason = GLMW_END_NONE;
+    econn_put(c, &r);
+    c->urgent = true;
+out:
+    econn_settle(c);
+    econn_unlock(c);
+    return ret;
+}
+
+int emit_conn_notice(struct emit_conn *c, uint32_t what) {
+    struct glmw_rec r;
+    int ret = 0;
+
+    econn_lock(c);
+    econn_refresh(c);
+    if (econn_is_gone(c)) {
+        ret = -EPIPE;
+    } else if (econn_room(c) < 1) {
+        ret = -ENOBUFS;
+    } else {
+        memset(&r, 0, sizeof r);
+        r.type = GLMW_REC_NOTICE;
+        r.flags = GLMW_RF_IGNORABLE;
+        r.token = what;
+        r.logprob = NAN;
+        r.t_ns = clock_now_ns();
+        econn_put(c, &r);
+        c->urgent = true;
+    }
+    econn_settle(c);
+    econn_unlock(c);
+    return ret;
+}
+
+void emit_stream_fail(struct emit *e, struct stream_id id, int status, const char *text) {
+    struct emit_stream *s = estream_get(e, id);
+    struct emit_conn *c;
+
+    if (!s)
+        return;
+    c = s->conn;
+    econn_lock(c);
+    estream_fail(s, status, text);
+    econn_settle(c);
+    econn_unlock(c);
+}
+
+void emit_stream_ids(struct emit *e, struct stream_id id, const uint32_t *ids, uint32_t n_ids) {
+    struct emit_stream *s = estream_get(e, id);
+    struct emit_conn *c;
+
+    if (!s)
+        return;
+    c = s->conn;
+    econn_lock(c);
+    s->ids = ids;
+    s->n_ids = n_ids;
+    s->ids_at = ids ? 0 : n_ids;
+    estream_fail(s, 0, NULL);
+    econn_settle(c);
+    econn_unlock(c);
+}
+
+void emit_take_retired(struct emit *e, void (*fn)(void *ctx, void *owner), void *ctx) {
+    uint32_t i = atomic_exchange_explicit(&e->retired, NO_STREAM, memory_order_acquire);
+
+    while (i != NO_STREAM) {
+        struct emit_stream *s = &e->streams[i];
+        void *owner = s->owner;
+
+        i = atomic_load_explicit(&s->next_retired, memory_order_relaxed);
+        /* whoever retired it still holds the right until its END is published */
+        econn_lock(s->conn);
+        econn_unlock(s->conn);
+        atomic_store_explicit(&s->gen, 0, memory_order_release);
+        s->conn = NULL;
+        s->owner = NULL;
+        s->state = STREAM_FREE;
+        fn(ctx, owner);
+    }
+}
+
+void emit_stream_bind(struct emit *e, struct stream_id id, const struct emit_bind *b) {
+    struct emit_stream *s = estream_get(e, id);
+    struct outparse_req req;
+
+    if (!s)
+        return;
+    econn_lock(s->conn);
+    s->rec_per_token = 1 + (b->n_alts + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
+    if (s->parser) {
+        req = (struct outparse_req){
+            .vocab = &e->vocab,
+            .tools = b->tools,
+            .stop = b->stop,
+            .thinking_open = b->thinking_open,
+            .ignore_eos = b->ignore_eos,
+            .sink = epiece_sink,
+            .arg = s,
+        };
+        outparse_start(s->parser, &req);
+        s->bound = true;
+    }
+    econn_unlock(s->conn);
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+/* One stream: engine events become pieces, pieces become records as the ring takes them, and the last words
+ * (ERROR, USAGE, END) go out when nothing of the stream waits any more. Called by whoever holds the
+ * connection's right (io, engine or emit thread); allocates nothing. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "clock.h"
+#include "emit_impl.h"
+#include "utf8.h"
+
+struct emit_stream *estream_get(struct emit *e, struct stream_id id) {
+    struct emit_stream *s;
+
+    if (id.index >= e->opt.max_streams || id.gen == 0)
+        return NULL;
+    s = &e->streams[id.index];
+    return atomic_load_explicit(&s->gen, memory_order_acquire) == id.gen ? s : NULL;
+}
+
+static size_t piece_bytes(const struct piece *p) {
+    size_t n = sizeof *p + p->n_alts * sizeof(struct stream_alt) + p->len;
+
+    return (n + 7) & ~(size_t)7;
+}
+
+/* Bytes of text for the next record: whole characters, at most a span. The text is valid UTF-8. */
+static uint32_t span(const uint8_t *text, uint32_t left) {
+    uint32_t n = left;
+
+    if (n <= GLMW_SPAN_MAX)
+        return n;
+    n = GLMW_SPAN_MAX;
+    while (n > 0 && (text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+static struct glmw_rec record(struct emit_stream *s, uint8_t type, uint64_t t_ns) {
+    struct glmw_rec r;
+
+    memset(&r, 0, sizeof r);
+    r.type = type;
+    r.seq = s->seq++;
+    r.tag = s->tag;
+    r.token = GLMW_TOKEN_NONE;
+    r.logprob = NAN;
+    r.t_ns = t_ns;
+    return r;
+}
+
+/* False: the arena is full. */
+static bool set_text(struct emit_conn *c, struct glmw_rec *r, const void *text, uint32_t len) {
+    if (len <= GLMW_INLINE_BYTES) {
+        r->flags |= GLMW_RF_INLINE;
+        memcpy(r->u.text, text, len);
+    } else if (!econn_text(c, text, len, &r->text_off)) {
+        return false;
+    }
+    r->text_len = (uint16_t)len;
+    return true;
+}
+
+static void put_alts(struct emit_stream *s, const struct stream_alt *alts, uint32_t n) {
+    for (uint32_t i = 0; i < n; i += GLMW_ALTS_PER_REC) {
+        struct glmw_alts a;
+
+        memset(&a, 0, sizeof a);
+        a.type = GLMW_REC_ALTS;
+        a.seq = s->seq++;
+        a.tag = s->tag;
+        for (uint32_t j = 0; j < GLMW_ALTS_PER_REC; j++) {
+            a.alt[j].token = i + j < n ? alts[i + j].token : GLMW_TOKEN_NONE;
+            a.alt[j].logprob = i + j < n ? alts[i + j].logprob : NAN;
+        }
+        econn_put(s->conn, &a);
+    }
+}
+
+static bool put_tool(struct emit_stream *s, const struct piece *p) {
+    struct glmw_rec r;
+
+    if (econn_room(s->conn) < 1)
+        return false;
+    r = record(s, GLMW_REC_TOOL, p->t_ns);
+    r.channel = p->channel;
+    r.flags = p->flags;
+    r.u.tool.index = p->tool_index;
+    r.u.tool.phase = p->tool_phase;
+    econn_put(s->conn, &r);
+    return true;
+}
+
+/* One piece: a record per span of its text, alternatives behind the first. False: no room; p->off says how
+ * far it came. */
+static bool put_piece(struct emit_stream *s, struct piece *p, const uint8_t *body) {
+    const uint8_t *text = body + p->n_alts * sizeof(struct stream_alt);
+    struct emit_conn *c = s->conn;
+
+    if (p->type == GLMW_REC_TOOL)
+        return put_tool(s, p);
+    do {
+        uint32_t n = span(text + p->off, p->len - p->off), alts = p->off == 0 ? p->n_alts : 0;
+        bool last = p->off + n == p->len;
+        struct glmw_rec r;
+
+        if (econn_room(c) < 1 + (alts + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC)
+            return false;
+        r = record(s, p->off == 0 ? p->type : GLMW_REC_TEXT, p->t_ns);
+        r.channel = p->channel;
+        r.flags = (uint16_t)(last ? p->flags : (p->flags & ~GLMW_RF_STEP_END) | GLMW_RF_MORE);
+        if (!set_text(c, &r, text + p->off, n)) {
+            s->seq--;
+            return false;
+        }
+        if (p->off == 0) {
+            r.token = p->token;
+            r.logprob = p->logprob;
+            r.n_alts = (uint16_t)alts;
+            if (alts)
+                r.flags |= GLMW_RF_ALTS_FOLLOW;
+            if (!s->first_sent) {
+                r.flags |= GLMW_RF_FIRST;
+                s->first_sent = true;
+                c->urgent = true;
+            }
+        }
+        econn_put(c, &r);
+        if (alts)
+            put_alts(s, (const void *)body, alts);
+        p->off += n;
+    } while (p->off < p->len);
+    return true;
+}
+
+static bool put_ids(struct emit_stream *s) {
+    while (s->ids_at < s->n_ids) {
+        struct glmw_ids r;
+
+        if (econn_room(s->conn) < 1)
+            return false;
+        memset(&r, 0, sizeof r);
+        r.type = GLMW_REC_IDS;
+        r.seq = s->seq++;
+        r.tag = s->tag;
+        for (uint32_t i = 0; i < GLMW_IDS_PER_REC; i++)
+            r.id[i] = s->ids_at + i < s->n_ids ? s->ids[s->ids_at + i] : GLMW_TOKEN_NONE;
+        r.count = (uint8_t)(s->n_ids - s->ids_at < GLMW_IDS_PER_REC ? s->n_ids - s->ids_at : GLMW_IDS_PER_REC);
+        s->ids_at += r.count;
+        econn_put(s->conn, &r);
+    }
+    return true;
+}
+
+/* An error's text must not wait for room in the arena: without any, its beginning goes inline. */
+static void put_error(struct emit_stream *s) {
+    struct glmw_rec r = record(s, GLMW_REC_ERROR, s->end_ns);
+    size_t n = strlen(s->error_text);
+
+    r.token = (uint32_t)s->error_status;
+    if (!set_text(s->conn, &r, s->error_text, (uint32_t)n)) {
+        n = utf8_valid_prefix(s->error_text, GLMW_INLINE_BYTES);
+        set_text(s->conn, &r, s->error_text, (uint32_t)n);
+    }
+    econn_put(s->conn, &r);
+}
+
+/* Three slots were kept back for this when the stream was accepted. The stream is on the retired list before
+ * its END becomes visible: a client that reuses the tag at once finds it free. */
+static void put_last_words(struct emit_stream *s) {
+    struct emit_conn *c = s->conn;
+    struct glmw_rec r;
+
+    if (s->has_error)
+        put_error(s);
+    s->usage.type = GLMW_REC_USAGE;
+    s->usage.version = GLMW_USAGE_VERSION;
+    s->usage.seq = s->seq++;
+    s->usage.tag = s->tag;
+    econn_put(c, &s->usage);
+    r = record(s, GLMW_REC_END, s->end_ns);
+    r.flags = GLMW_RF_STEP_END;
+    r.token = s->end_token;
+    r.u.end = s->end;
+    econn_put(c, &r);
+    c->urgent = true;
+    estream_retire(s);
+}
+
+bool estream_flush(struct emit_stream *s) {
+    if (econn_is_gone(s->conn)) {
+        s->out_head = s->out_tail = 0;
+        if (s->state == STREAM_ENDING)
+            estream_retire(s);
+        return true;
+    }
+    while (s->out_head < s->out_tail) {
+        struct piece p;
+        bool done;
+
+        if (FAULT(emit_end_before_text) && s->state == STREAM_ENDING)
+            break;
+        memcpy(&p, s->outbox + s->out_head, sizeof p);
+        done = put_piece(s, &p, s->outbox + s->out_head + sizeof p);
+        if (!done) {
+            memcpy(s->outbox + s->out_head, &p, sizeof p);
+            return false;
+        }
+        s->out_head += piece_bytes(&p);
+    }
+    s->out_head = s->out_tail = s->last_at = 0;
+    if (!put_ids(s))
+        return false;
+    if (s->state == STREAM_ENDING)
+        put_last_words(s);
+    return true;
+}
+
+void estream_retire(struct emit_stream *s) {
+    struct emit *e = s->e;
+    struct emit_conn *c = s->conn;
+    uint32_t head = atomic_load_explicit(&e->retired, memory_order_relaxed);
+
+    s->state = STREAM_DONE;
+    *(s->prev == NO_STREAM ? &c->first : &e->streams[s->prev].next) = s->next;
+    if (s->next != NO_STREAM)
+        e->streams[s->next].prev = s->prev;
+    atomic_fetch_sub_explicit(&c->live, 1, memory_order_relaxed);
+    do
+        atomic_store_explicit(&s->next_retired, head, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&e->retired, &head, s->index, memory_order_release,
+                                                  memory_order_relaxed));
+    e->opt.wake_io(e->opt.ctx);
+}
+
+uint32_t estream_credit(const struct emit_stream *s) {
+    const struct emit_conn *c = s->conn;
+    uint32_t room;
+
+    if (econn_is_gone(c))
+        return UINT32_MAX; /* it goes on until its cancellation arrives; nothing is shown */
+    if (s->out_head < s->out_tail || econn_text_room(c) < 2 * GLMW_SPAN_MAX)
+        return 0;
+    room = econn_room(c);
+    /* one step is in flight whenever the engine looks */
+    return room > s->rec_per_token ? room - s->rec_per_token : 0;
+}
+
+static void put_progress(struct emit_stream *s, const struct stream_event *ev) {
+    const struct stream_progress *g = &ev->u.progress;
+    struct glmw_rec r;
+
+    /* news that are old by the time there is room are worth nothing */
+    if (s->quiet || econn_is_gone(s->conn) || s->out_head < s->out_tail || econn_room(s->conn) < 1)
+        return;
+    r = record(s, GLMW_REC_PROGRESS, ev->t_ns);
+    r.u.progress.done = g->done;
+    r.u.progress.total = g->total;
+    r.u.progress.cached = g->cached;
+    r.u.progress.queue_pos = g->queue_position;
+    r.u.progress.phase = g->queue_position ? GLMW_PHASE_QUEUED : GLMW_PHASE_PREFILL;
+    econn_put(s->conn, &r);
+}
+
+static uint16_t end_reason(const struct emit_stream *s, const struct stream_event *ev, uint16_t *ret_detail) {
+    const struct outparse_result *res = s->parser && s->bound ? outparse_result(s->parser) : NULL;
+
+    switch (ev->reason) {
+    case STREAM_END_STOP:
+        return res && res->finish == OUT_FINISH_TOOL_CALLS ? GLMW_END_TOOL_CALLS : GLMW_END_STOP;
+    case STREAM_END_STOP_STRING:
+        if (res && res->stop_index >= 0)
+            *ret_detail = (uint16_t)res->stop_index;
+        return GLMW_END_STOP_STRING;
+    case STREAM_END_LENGTH:
+        return GLMW_END_LENGTH;
+    case STREAM_END_CANCELLED:
+        return GLMW_END_CANCELED;
+    case STREAM_END_DEADLINE:
+        return GLMW_END_DEADLINE;
+    case STREAM_END_DRAIN:
+    case STREAM_END_ERROR:
+    default:
+        return GLMW_END_ERROR;
+    }
+}
+
+static void set_end_error(struct emit_stream *s, int status, const char *text) {
+    size_t n = utf8_valid_prefix(text, strnlen(text, sizeof s->error_text - 1));
+
+    memcpy(s->error_text, text, n);
+    s->error_text[n] = 0;
+    s->error_status = status;
+    s->has_error = true;
+}
+
+static const char *why_ended(const struct emit_stream *s, const struct stream_event *ev) {
+    if (s->overflow)
+        return "the answer did not fit the daemon's memory for text that waits for its reader";
+    if (ev->reason == STREAM_END_DRAIN)
+        return "the daemon is shutting down and its drain time is over";
+    if (ev->reason != STREAM_END_ERROR)
+        return NULL;
+    switch (ev->status) {
+    case -EIO:
+        return "the device that computes failed, or the model's scores were not numbers";
+    case -EOVERFLOW:
+        return "the prompt is longer than the context";
+    case -ENOBUFS:
+        return "no memory is left for this request";
+    default:
+        return "the engine ended the request";
+    }
+}
+
+static void take_end(struct emit_stream *s, const struct stream_event *ev) {
+    const struct stream_usage *u = &ev->u.usage;
+    const char *why;
+
+    s->event_ns = ev->t_ns;
+    s->open_token = false;
+    if (s->parser && s->bound)
+        outparse_end(s->parser, ev->reason != STREAM_END_STOP && ev->reason != STREAM_END_STOP_STRING);
+    memset(&s->end, 0, sizeof s->end);
+    s->end.reason = s->overflow ? GLMW_END_ERROR : end_reason(s, ev, &s->end.detail);
+    s->end.status = s->overflow ? -ENOBUFS : ev->status;
+    s->end.prompt_tokens = u->prompt;
+    s->end.cached_tokens = u->cached;
+    s->end.completion_tokens = u->completion;
+    s->end.accepted_tokens = u->accepted;
+    s->end_token = ev->reason == STREAM_END_STOP ? ev->token : GLMW_TOKEN_NONE;
+    s->end_ns = ev->t_ns;
+    s->usage.prompt_tokens = u->prompt;
+    s->usage.cached_tokens = u->cached;
+    s->usage.completion_tokens = u->completion;
+    s->usage.reasoning_tokens = u->reasoning;
+    s->usage.drafted_tokens = u->drafted;
+    s->usage.accepted_tokens = u->accepted;
+    s->usage.queued_ns = u->queued_ns;
+    s->usage.prefill_ns = u->prefill_ns;
+    s->usage.decode_ns = u->decode_ns;
+    why = why_ended(s, ev);
+    if (why)
+        set_end_error(s, s->end.status, why);
+    s->state = STREAM_ENDING;
+}
+
+void estream_event(struct emit_stream *s, const struct stream_event *ev) {
+    struct emit_conn *c = s->conn;
+
+    if (s->state != STREAM_OPEN)
+        return;
+    if (ev->type == STREAM_EV_PROGRESS) {
+        put_progress(s, ev);
+        return;
+    }
+    if (ev->type == STREAM_EV_END) {
+        take_end(s, ev);
+    } else if (!econn_is_gone(c)) {
+        bool overflowed = s->overflow;
+
+        epiece_token(s, ev);
+        epiece_mark_step_end(s);
+        if (s->overflow && !overflowed) {
+            struct stream_id id = {s->index, atomic_load_explicit(&s->gen, memory_order_relaxed)};
+
+            s->e->opt.cancel(s->e->opt.ctx, id);
+        }
+    }
+    if (!estream_flush(s)) {
+        econn_refresh(c);
+        if (!estream_flush(s))
+            c->waiting = true;
+    }
+}
+
+void estream_fail(struct emit_stream *s, int status, const char *text) {
+    if (s->state != STREAM_OPEN)
+        return;
+    s->end_ns = clock_now_ns();
+    memset(&s->end, 0, sizeof s->end);
+    s->end.status = status;
+    switch (status) {
+    case 0:
+        s->end.reason = GLMW_END_STOP;
+        s->end.prompt_tokens = s->n_ids;
+        s->usage.prompt_tokens = s->n_ids;
+        break;
+    case -ECANCELED:
+        s->end.reason = GLMW_END_CANCELED;
+        break;
+    case -ETIMEDOUT:
+        s->end.reason = GLMW_END_DEADLINE;
+        break;
+    default:
+        s->end.reason = GLMW_END_ERROR;
+    }
+    s->end_token = GLMW_TOKEN_NONE;
+    if (text)
+        set_end_error(s, status, text);
+    s->state = STREAM_ENDING;
+    if (!estream_flush(s))
+        s->conn->waiting = true;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/* The text workers and their queue: the one place of the daemon with a mutex, which is held to link and
+ * unlink requests, never while text is being worked on. */
+#include "prep.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+
+struct prep {
+    struct prep_options opt;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    pthread_mutex_t submit_lock; /* the engine takes requests from one thread at a time */
+    struct prep_req *first, **last;
+    struct prep_model model;
+    bool has_model, stop;
+    uint32_t n_threads;
+    pthread_t *threads;
+};
+
+struct prep_req *prep_req_free(struct prep_req *r) {
+    if (!r)
+        return NULL;
+    free(r->ids);
+    outtools_free(r->tools);
+    free(r->stop);
+    free(r->stops);
+    free(r->bias);
+    free(r->dec_mem);
+    free(r->payload);
+    free(r);
+    return NULL;
+}
+
+static void work_on(struct prep *p, const struct prep_model *m, struct prep_scratch *s, struct prep_req *r) {
+    const struct prep_hooks *h = &p->opt.hooks;
+    int status;
+
+    if (atomic_load(&r->cancelled)) {
+        h->done(h->ctx, r, PREP_CANCELLED);
+        return;
+    }
+    r->error = (struct xerr){0};
+    if (r->deadline_ns && clock_now_ns() >= r->deadline_ns)
+        status = xerr_set(&r->error, -ETIMEDOUT, "the request's deadline passed before it could be prepared");
+    else
+        status = prep_make(m, s, r, &r->error);
+    if (status < 0) {
+        if (r->error.code == 0)
+            xerr_set(&r->error, status, "the request could not be prepared: %s", strerror(-status));
+        h->done(h->ctx, r, PREP_FAILED);
+        return;
+    }
+    if (r->op != PREP_SUBMIT) {
+        h->done(h->ctx, r, PREP_IDS);
+        return;
+    }
+    h->bind(h->ctx, r);
+    pthread_mutex_lock(&p->submit_lock);
+    status = h->submit(h->ctx, &r->sched);
+    /* From here on the engine owns r, and io may free it as soon as its END was published. Only its
+     * cancellation before submit is still ours to report, and that was read above; one that came in between
+     * is in the engine's own cell already, because io tells the engine in any case. */
+    pthread_mutex_unlock(&p->submit_lock);
+    if (status == 0)
+        return;
+    switch (status) {
+    case -EOVERFLOW:
+        xerr_set(&r->error, status, "the prompt of %u tokens is longer than the context of %u tokens", r->n_ids,
+                 m->context_tokens);
+        break;
+    case -EAGAIN:
+        xerr_set(&r->error, -EBUSY, "too many requests are waiting already; try again later");
+        break;
+    case -ESHUTDOWN:
+        xerr_set(&r->error, status, "the daemon is shutting down and takes no new requests");
+        break;
+    default:
+        xerr_set(&r->error, status, "the engine refused the request: %s", strerror(-status));
+    }
+    h->done(h->ctx, r, PREP_FAILED);
+}
+
+static void *worker_main(void *ctx) {
+    struct prep *p = ctx;
+    struct prep_scratch *s = NULL;
+
+    pthread_setname_np(pthread_self(), "glmd-text");
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        struct prep_req *r;
+        struct prep_model m;
+
+        while (!p->stop && !(p->has_model && p->first))
+            pthread_cond_wait(&p->work, &p->lock);
+        if (p->stop)
+            break;
+        r = p->first;
+        p->first = r->next;
+        if (!p->first)
+            p->last = &p->first;
+        m = p->model;
+        pthread_mutex_unlock(&p->lock);
+        r->next = NULL;
+        if (!s && prep_scratch_new(&m, &s) < 0) {
+            xerr_set(&r->error, -ENOMEM, "no memory to prepare the request");
+            p->opt.hooks.done(p->opt.hooks.ctx, r, PREP_FAILED);
+        } else {
+            work_on(p, &m, s, r);
+        }
+        pthread_mutex_lock(&p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    prep_scratch_free(s);
+    return NULL;
+}
+
+int prep_new(const struct prep_options *opt, struct prep **ret) {
+    struct prep *p = calloc(1, sizeof *p);
+    sigset_t all, old;
+    int r = 0;
+
+    if (!p)
+        return -ENOMEM;
+    p->opt = *opt;
+    p->last = &p->first;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_mutex_init(&p->submit_lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    p->threads = calloc(opt->workers, sizeof *p->threads);
+    if (!p->threads)
+        r = -ENOMEM;
+    /* signals belong to the io thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (uint32_t i = 0; i < opt->workers && r == 0; i++) {
+        r = -pthread_create(&p->threads[i], NULL, worker_main, p);
+        if (r == 0)
+            p->n_threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r < 0) {
+        prep_free(p);
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+struct prep *prep_free(struct prep *p) {
+    if (!p)
+        return NULL;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (uint32_t i = 0; i < p->n_threads; i++)
+        pthread_join(p->threads[i], NULL);
+    free(p->threads);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->submit_lock);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+    return NULL;
+}
+
+int prep_set_model(struct prep *p, const struct prep_model *m) {
+    pthread_mutex_lock(&p->lock);
+    p->model = *m;
+    p->has_model = true;
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    return 0;
+}
+
+void prep_set_max_prompt(struct prep *p, uint64_t bytes) {
+    pthread_mutex_lock(&p->lock);
+    p->model.max_prompt_bytes = bytes;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void prep_push(struct prep *p, struct prep_req *r) {
+    r->next = NULL;
+    pthread_mutex_lock(&p->lock);
+    *p->last = r;
+    p->last = &r->next;
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool prep_take_back(struct prep *p, struct prep_req *r) {
+    bool found = false;
+
+    pthread_mutex_lock(&p->lock);
+    for (struct prep_req **at = &p->first; *at; at = &(*at)->next)
+        if (*at == r) {
+            *at = r->next;
+            if (!*at)
+                p->last = at;
+            found = true;
+            break;
+        }
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}

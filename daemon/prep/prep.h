@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/* prep: text workers. A decoded request goes in; messages are rendered and tokenized, sampling settings get
+ * their defaults, the output parser is bound, and the engine gets token ids. This room knows ipc's decoded
+ * request and the text room, but neither emit nor the engine: both are reached through struct prep_hooks.
+ *
+ * A request has one owner at a time: io until prep_push, a worker until hooks.submit succeeded or hooks.done
+ * was called, then the engine or io. io frees it when its stream is retired. */
+#ifndef GLMD_PREP_H
+#define GLMD_PREP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "chat.h"
+#include "outtools.h"
+#include "reqdec.h"
+#include "sched_req.h"
+#include "stopstr.h"
+#include "tokenizer.h"
+#include "xerr.h"
+
+struct prep;
+
+enum prep_op { PREP_SUBMIT = 1, PREP_TOKENIZE, PREP_COUNT };
+
+enum prep_outcome {
+    PREP_FAILED = 1, /* status and error say why */
+    PREP_IDS,        /* TOKENIZE, COUNT: ids, n_ids */
+    PREP_CANCELLED,
+    PREP_RECANCEL, /* the engine has it, but it was cancelled on the way: tell the engine again */
+};
+
+struct prep_req {
+    struct prep_req *next; /* queue */
+    void *owner;           /* conn's */
+    enum prep_op op;
+    struct stream_id stream;
+    uint32_t uid;
+    bool quiet;
+    uint32_t max_tokens; /* 0 = no wish */
+    uint64_t received_ns, deadline_ns;
+    _Atomic bool cancelled;
+
+    /* private copies of what the client sent, and the arrays that point into them */
+    void *payload, *dec_mem;
+    struct reqdec_req dec;
+
+    /* made by the worker */
+    uint32_t *ids;
+    uint32_t n_ids;
+    struct outtools *tools;
+    struct stopstr_set *stop;
+    struct sched_text *stops;
+    struct sched_bias *bias;
+    bool thinking_open;
+    struct sched_req sched;
+
+    enum prep_outcome outcome;
+    struct xerr error;
+};
+
+struct prep_req *prep_req_free(struct prep_req *r); /* NULL ok; frees payload and everything made */
+
+struct prep_hooks {
+    void *ctx;
+    /* any worker, one at a time */
+    int (*submit)(void *ctx, struct sched_req *req);
+    /* any worker; before submit */
+    void (*bind)(void *ctx, const struct prep_req *r);
+    /* any worker: hands the request back to io (except for PREP_RECANCEL, which only names it) */
+    void (*done)(void *ctx, struct prep_req *r, enum prep_outcome outcome);
+};
+
+struct prep_options {
+    uint32_t workers;
+    struct prep_hooks hooks;
+};
+
+int prep_new(const struct prep_options *opt, struct prep **ret); /* starts the workers */
+struct prep *prep_free(struct prep *p); /* stops them; what is still queued is not touched; NULL ok */
+
+/* What workers need and only a loaded model has. Until then requests queue. Borrowed for the life of p. */
+struct prep_model {
+    const struct tok *tok;   /* NULL: only prompts of token ids */
+    const struct chat *chat; /* NULL: the same */
+    uint32_t vocab_tokens, context_tokens;
+    uint32_t think_open, think_close; /* ids, UINT32_MAX = none */
+    uint64_t max_prompt_bytes;
+    struct sched_sampling defaults; /* of generation_config.json */
+};
+int prep_set_model(struct prep *p, const struct prep_model *m);
+void prep_set_max_prompt(struct prep *p, uint64_t bytes); /* io, on a reload */
+
+void prep_push(struct prep *p, struct prep_req *r);
+/* Takes a request back that no worker has begun. False: it is on its way. */
+bool prep_take_back(struct prep *p, struct prep_req *r);
+
+/* One request against a model; the worker's body, for tests. 0: r->sched is filled (SUBMIT) or r->ids. */
+struct prep_scratch;
+int prep_scratch_new(const struct prep_model *m, struct prep_scratch **ret);
+struct prep_scratch *prep_scratch_free(struct prep_scratch *s);
+int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct xerr *err);
+
+#endif
