@@ -342,10 +342,10 @@ enum glmd_channel {
 };
 
 enum glmd_event_flag {
-    GLMD_EVF_MORE = 1,      /* the same piece of text goes on in the next event */
-    GLMD_EVF_FIRST = 2,     /* first token of the answer */
-    GLMD_EVF_STEP_END = 4,  /* nothing further for this tag from this step of the model */
-    GLMD_EVF_DRAFTED = 8    /* the token was guessed first and verified */
+    GLMD_EVF_MORE = 2,      /* the same piece of text goes on in the next event of the tag */
+    GLMD_EVF_FIRST = 4,     /* first token or text of the answer; on channel TOOL_NAME: of each call */
+    GLMD_EVF_STEP_END = 8,  /* nothing further for this tag from this step of the model */
+    GLMD_EVF_DRAFTED = 32   /* the token was guessed first and verified */
 };
 
 enum glmd_phase {
