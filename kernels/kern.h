@@ -206,6 +206,18 @@ struct kern_config {
     const char *script;          /* backend "script": its text, NUL-terminated, borrowed until kern_close */
 };
 
+/* What a script says about the model it stands for (format: glmd-script(5)). */
+enum { KERN_SCRIPT_MAX_STOPS = 16, KERN_SCRIPT_MAX_BYTES = 16 << 20 };
+struct kern_script_info {
+    char model[512];       /* checkpoint directory for configuration and tokenizer; empty: a bare vocabulary */
+    uint32_t vocab_tokens; /* 0 with a model */
+    uint32_t context_tokens; /* 0 = not said */
+    uint32_t layers;       /* programs a prompt passes through */
+    uint32_t n_stops, stops[KERN_SCRIPT_MAX_STOPS];
+};
+/* text: NUL-terminated. -EINVAL, err gets one sentence that begins with the line's number. */
+int kern_script_info(const char *text, struct kern_script_info *ret, char *err, size_t err_len);
+
 struct kern_block {
     void *base; /* 4096-aligned; an opaque device address for device backends */
     uint64_t bytes;
