@@ -214,6 +214,9 @@ struct kern_script_info {
     uint32_t context_tokens; /* 0 = not said */
     uint32_t layers;       /* programs a prompt passes through */
     uint32_t n_stops, stops[KERN_SCRIPT_MAX_STOPS];
+    /* For a self-test: a prompt of the one id `probe` that comes first is answered with first_token. KERN_NONE:
+     * the script leaves no such id, or its first answer is a failure. */
+    uint32_t probe, first_token;
 };
 /* text: NUL-terminated. -EINVAL, err gets one sentence that begins with the line's number. */
 int kern_script_info(const char *text, struct kern_script_info *ret, char *err, size_t err_len);

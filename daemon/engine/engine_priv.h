@@ -83,6 +83,7 @@ struct engine {
     bool has_directory;
     struct kern_config kc;
     struct plan_limits limits;
+    uint32_t model_context; /* the longest the model allows */
     uint32_t pages_per_seq;
     uint32_t stop_ids[ENGINE_MAX_STOP_IDS], n_stop_ids;
     struct mem_account account;
@@ -175,8 +176,13 @@ void fill_programs(struct engine *e, struct fill *f, bool head, bool draft);
 int fill_load(struct engine *e);
 
 /* run.c */
-int engine_round(struct engine *e); /* 0, or the error that engine_fail was told; sleeps when idle */
+/* 0, or the error that engine_fail was told. may_sleep: waits for a post when there was nothing to do. */
+int engine_round(struct engine *e, bool may_sleep);
 int engine_fail(struct engine *e, const char *what, int r); /* the device is lost; every stream ends */
+
+/* size.c: how many tokens, pages and bytes */
+uint64_t arena_layout(struct engine *e, char *base); /* places the tables into base; NULL: only their bytes */
+int engine_size(struct engine *e, struct xerr *err);
 
 /* load.c */
 int engine_reopen(struct engine *e, struct xerr *err); /* a fresh backend in the same memory (scripts) */

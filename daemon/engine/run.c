@@ -53,7 +53,7 @@ static void engine_sleep(struct engine *e, uint32_t ticket) {
     atomic_store_explicit(&e->stats.asleep, 0, memory_order_relaxed);
 }
 
-int engine_round(struct engine *e) {
+int engine_round(struct engine *e, bool may_sleep) {
     uint32_t ticket = inbox_ticket(&e->inbox);
     int decoding, filling, r = 0;
 
@@ -90,7 +90,8 @@ int engine_round(struct engine *e) {
     if (e->fill.active)
         return 0;
     events_publish(e);
-    engine_sleep(e, ticket);
+    if (may_sleep)
+        engine_sleep(e, ticket);
     return 0;
 }
 
@@ -102,7 +103,7 @@ int engine_run(struct engine *e) {
         if ((stopping || lost) && !atomic_load(&e->live)) /* L2: pairs with L1 in engine_submit() */
             break;
         if (!lost) {
-            engine_round(e);
+            engine_round(e, true);
             continue;
         }
         /* only requests that were on their way when the device was lost */

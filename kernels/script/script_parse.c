@@ -22,6 +22,9 @@ struct parser {
     struct script_block spare;
     uint32_t set; /* bit per word seen outside blocks, and from SET_BLOCK on inside the open block */
     uint32_t n_unkeyed;
+    uint64_t keyed_low; /* ids below 64 that a request is bound to */
+    float first_z;      /* best logit of the first unbound request's first output */
+    bool first_logits, leading_fails;
     char *err;
     size_t err_len;
     char word[WORD_BYTES];
@@ -218,7 +221,14 @@ static int do_request(struct parser *q) {
     if (strcmp(q->word, "first") != 0)
         return fault(q, "found \"%.40s\", expected first or the end of the line", q->word);
     r = need_word(q, "a token id");
-    return r < 0 ? r : need_id(q, q->word, &q->block->first);
+    if (r > 0 && (r = need_id(q, q->word, &q->block->first)) > 0 && q->block->first < 64)
+        q->keyed_low |= UINT64_C(1) << q->block->first;
+    return r;
+}
+
+/* The open request is the first that goes by order of arrival. */
+static bool is_leading(const struct parser *q) {
+    return q->n_unkeyed == 1 && q->block->first == KERN_NONE;
 }
 
 static int do_tokens(struct parser *q) {
@@ -232,6 +242,8 @@ static int do_tokens(struct parser *q) {
             return r;
         if (s->toks)
             s->toks[s->n_toks] = id;
+        if (is_leading(q) && !q->block->n_tok && !q->first_logits)
+            s->info.first_token = id;
         s->n_toks++;
         q->block->n_tok++;
     }
@@ -259,6 +271,12 @@ static int do_logits(struct parser *q) {
             return fault(q, "found \"%.40s\", expected a finite logit", colon + 1);
         if (s->logits)
             s->logits[s->n_logits] = l;
+        if (is_leading(q) && !at &&
+            (!q->first_logits || l.z > q->first_z || (l.z == q->first_z && l.token < s->info.first_token))) {
+            q->first_logits = true;
+            q->first_z = l.z;
+            s->info.first_token = l.token;
+        }
         s->n_logits++;
         q->block->n_logit++;
     }
@@ -270,6 +288,7 @@ static int do_fail(struct parser *q) {
     int r = need_number(q, "an output number", 0, UINT32_MAX - 1, &at);
 
     q->block->fail_at = (uint32_t)at;
+    q->leading_fails |= is_leading(q) && !at;
     return r < 0 ? r : need_fail(q, &q->block->fail);
 }
 
@@ -333,6 +352,11 @@ static int finish(struct parser *q, bool had_header) {
         return fault(q, "the script ends without a model or vocab line");
     if (!q->n_unkeyed)
         return fault(q, "the script ends without a request that has no \"first\"");
+    if (q->s->info.first_token == KERN_NONE)
+        q->s->info.first_token = q->s->info.n_stops ? q->s->info.stops[0] : 0;
+    q->s->info.probe = ~q->keyed_low ? (uint32_t)__builtin_ctzll(~q->keyed_low) : KERN_NONE;
+    if (q->leading_fails || q->s->info.probe >= q->bound)
+        q->s->info.probe = q->s->info.first_token = KERN_NONE;
     return 0;
 }
 
@@ -342,7 +366,7 @@ int script_parse(const char *text, uint32_t vocab_tokens, struct script *s, char
     bool had_header = false;
     int r;
 
-    s->info = (struct kern_script_info){ .layers = 4 };
+    s->info = (struct kern_script_info){ .layers = 4, .probe = KERN_NONE, .first_token = KERN_NONE };
     s->n_blocks = s->n_toks = s->n_logits = 0;
     s->fill_ns = s->step_ns = s->fail_step = 0;
     s->fail = SCRIPT_FAIL_NONE;

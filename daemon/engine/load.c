@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* load.c: takes all memory, reads and packs the weights, records the programs. Starting thread. After
+ * engine_load the engine allocates nothing. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_priv.h"
+#include "loader.h"
+
+enum { STAGING_BYTES = 8 << 20 };
+
+struct watch {
+    engine_progress_fn fn;
+    void *ctx;
+};
+
+static int on_window(void *ctx, uint64_t done, uint64_t total) {
+    struct watch *w = ctx;
+
+    w->fn(w->ctx, done, total);
+    return 0;
+}
+
+static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err) {
+    struct mem_pack pack = { .k = e->k };
+    struct watch watch = { .fn = progress, .ctx = ctx };
+    struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = mem_pack_window, .sink_ctx = &pack };
+    int r;
+
+    if (progress) {
+        l.progress = on_window;
+        l.progress_ctx = &watch;
+    }
+    if ((r = mem_account_plan(&e->account, MEM_STAGING, STAGING_BYTES)) < 0 ||
+        (r = mem_map(&e->account, MEM_STAGING, STAGING_BYTES, &l.staging)) < 0)
+        return xerr_set(err, r, "memory: no %d MiB for reading the weights", STAGING_BYTES >> 20);
+    r = model_load(e->index, &e->directory, &l, err);
+    if (r >= 0)
+        r = mem_pack_done(&pack, err);
+    mem_unmap(&e->account, MEM_STAGING, l.staging, STAGING_BYTES);
+    return r;
+}
+
+static int open_backend(struct engine *e, struct xerr *err) {
+    int r = kern_open(e->backend, &e->kc, e->mem.block, &e->k);
+
+    if (r < 0)
+        return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
+    return 0;
+}
+
+static int record_programs(struct engine *e, struct xerr *err) {
+    int r = progs_capture(e->k, &e->kc.model, e->opt.draft, &e->progs);
+
+    if (r < 0)
+        return xerr_set(err, r, "backend %s: %s", e->backend, kern_last_error(e->k));
+    return 0;
+}
+
+int engine_reopen(struct engine *e, struct xerr *err) {
+    int r;
+
+    e->k = kern_close(e->k);
+    if ((r = open_backend(e, err)) < 0)
+        return r;
+    if ((r = kern_pack_done(e->k)) < 0)
+        return xerr_set(err, r, "backend %s: %s", e->backend, kern_last_error(e->k));
+    return record_programs(e, err);
+}
+
+int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err) {
+    int r;
+
+    if (e->loaded)
+        return xerr_set(err, -EBUSY, "model %s: found it loaded already", e->name);
+    if ((r = mem_kern_alloc(&e->mem, err)) < 0)
+        return r;
+    if ((r = mem_map(&e->account, MEM_OTHER, e->arena_bytes, &e->arena)) < 0)
+        return xerr_set(err, r, "memory: no %llu bytes for the engine's tables",
+                        (unsigned long long)e->arena_bytes);
+    if (arena_layout(e, e->arena) == UINT64_MAX)
+        return xerr_set(err, -EINVAL, "engine: its tables cannot be laid out");
+    if ((r = mem_page_pool_init(&e->pages, &e->account, e->kc.n_pages)) < 0)
+        return xerr_set(err, r, "memory: no table of %u pages", e->kc.n_pages);
+    if ((r = mem_slot_pool_init(&e->slots, &e->account, e->kc.n_slots)) < 0) {
+        mem_page_pool_done(&e->pages);
+        return xerr_set(err, r, "memory: no table of %u slots", e->kc.n_slots);
+    }
+    e->has_pools = true;
+    if ((r = open_backend(e, err)) < 0)
+        return r;
+    if (e->is_script)
+        r = kern_pack_done(e->k) < 0 ? xerr_set(err, -EINVAL, "backend script: %s", kern_last_error(e->k)) : 0;
+    else
+        r = load_weights(e, progress, ctx, err);
+    if (r < 0 || (r = record_programs(e, err)) < 0)
+        return r;
+    e->loaded = true;
+    return 0;
+}
+
+struct engine *engine_close(struct engine *e) {
+    if (!e)
+        return NULL;
+    e->k = kern_close(e->k);
+    if (e->has_pools) {
+        mem_page_pool_done(&e->pages);
+        mem_slot_pool_done(&e->slots);
+    }
+    mem_unmap(&e->account, MEM_OTHER, e->arena, e->arena_bytes);
+    mem_kern_free(&e->mem);
+    if (e->has_directory)
+        model_directory_done(&e->directory);
+    model_index_close(e->index);
+    free(e->script);
+    free(e);
+    return NULL;
+}

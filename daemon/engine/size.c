@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/* size.c: how long a context, how many pages, and every byte of it, decided before anything is allocated.
+ * Starting thread. The backend's bytes come from kern_query, the engine's own tables are laid out by the same
+ * function that later places them. */
+#include <errno.h>
+#include <string.h>
+
+#include "engine_priv.h"
+#include "meminfo.h"
+
+/* ---- the engine's own tables, one block ---- */
+
+struct carve {
+    char *base; /* NULL: counting */
+    uint64_t at;
+};
+
+static void *carve(struct carve *c, uint64_t n, uint64_t size) {
+    char *p = c->base ? c->base + c->at : NULL;
+
+    c->at += (n * size + 63) & ~(uint64_t)63;
+    return p;
+}
+
+static uint32_t at_least_1(uint32_t n) {
+    return n ? n : 1;
+}
+
+static struct sched_config sched_config_of(const struct engine *e) {
+    return (struct sched_config){ .max_jobs = e->opt.max_streams, .max_running = e->opt.max_seqs,
+                                  .n_pages = at_least_1(e->kc.n_pages), .n_slots = e->kc.n_slots,
+                                  .page_tokens = KERN_PAGE_TOKENS, .aging_ns = 10000000000u };
+}
+
+uint64_t arena_layout(struct engine *e, char *base) {
+    struct carve c = { .base = base };
+    const struct sched_config sc = sched_config_of(e);
+    uint32_t vocab = e->kc.model.vocab_rows, seqs = e->opt.max_seqs;
+    uint64_t sched_n = 0, plan_n = 0;
+    void *sched_mem, *plan_mem, *cells;
+
+    if (sched_bytes(&sc, &sched_n) < 0 || plan_mem_bytes(&e->kc, &e->limits, &plan_n) < 0)
+        return UINT64_MAX;
+    sched_mem = carve(&c, 1, sched_n);
+    plan_mem = carve(&c, 1, plan_n);
+    cells = carve(&c, e->opt.max_streams, sizeof(_Atomic uint32_t));
+    e->streams = carve(&c, e->opt.max_streams, sizeof *e->streams);
+    e->seqs = carve(&c, seqs, sizeof *e->seqs);
+    e->batch = carve(&c, seqs, sizeof *e->batch);
+    e->max_events = e->opt.max_streams + 4 * seqs + 16;
+    e->events = carve(&c, e->max_events, sizeof *e->events);
+    for (uint32_t i = 0; i < seqs; i++) {
+        void *pages = carve(&c, e->pages_per_seq, sizeof(struct mem_page));
+        void *seen = carve(&c, 1, seen_bytes(vocab));
+
+        if (!base)
+            continue;
+        e->seqs[i].pages = pages;
+        seen_init(&e->seqs[i].seen, seen, vocab);
+    }
+    if (!base)
+        return c.at;
+    inbox_init(&e->inbox, cells, e->opt.max_streams);
+    if (sched_init(&sc, sched_mem, sched_n, &e->sched) < 0 ||
+        plan_init(&e->plan, &e->kc, &e->limits, plan_mem, plan_n) < 0)
+        return UINT64_MAX;
+    return c.at;
+}
+
+/* ---- the configuration for a context and a pool ---- */
+
+static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
+    struct kern_config *k = &e->kc;
+    struct plan_limits *l = &e->limits;
+    uint32_t seqs = e->opt.max_seqs, distinct = context < k->model.vocab_rows ? context : k->model.vocab_rows;
+
+    k->threads = e->opt.threads;
+    k->cache = e->opt.cache_bf16 ? KERN_CACHE_BF16 : KERN_CACHE_F32;
+    k->isa = e->opt.isa;
+    k->n_pages = n_pages;
+    k->n_slots = k->max_seqs = seqs;
+    k->max_rows[KERN_LANE_DECODE] = seqs;
+    k->max_rows[KERN_LANE_PREFILL] = e->opt.prefill_tokens;
+    k->max_samples = seqs;
+    if (e->opt.score && k->max_samples < 2 * e->opt.prefill_tokens)
+        k->max_samples = 2 * e->opt.prefill_tokens; /* every row, trunk and draft */
+    k->max_context = context;
+    e->pages_per_seq = mem_pages_for(context);
+    *l = (struct plan_limits){ .rows = e->opt.prefill_tokens > seqs ? e->opt.prefill_tokens : seqs,
+                               .seqs = seqs,
+                               .samples = k->max_samples,
+                               .pages = seqs * e->pages_per_seq,
+                               .bias = seqs * SCHED_MAX_BIAS,
+                               .seen = seqs * distinct,
+                               .ban = seqs * ENGINE_MAX_STOP_IDS };
+    k->max_plan_bytes = plan_max_bytes(k, l);
+    if (!k->max_plan_bytes)
+        return -EOVERFLOW;
+    e->arena_bytes = arena_layout(e, NULL);
+    return e->arena_bytes == UINT64_MAX ? -EOVERFLOW : 0;
+}
+
+/* Bytes of everything with this context and pool; UINT64_MAX when it cannot be. */
+static uint64_t total_bytes(struct engine *e, uint32_t context, uint32_t n_pages) {
+    uint64_t b[KERN_MEM_N], sum;
+
+    if (configure(e, context, n_pages) < 0 || kern_query(e->backend, &e->kc, b) < 0)
+        return UINT64_MAX;
+    sum = e->arena_bytes + 8ull * n_pages;
+    for (int i = 0; i < KERN_MEM_N; i++)
+        sum += b[i];
+    return sum;
+}
+
+/* The longest context of which one sequence fits; 0 when not even the shortest does. */
+static uint32_t largest_context(struct engine *e, uint32_t below, uint64_t budget) {
+    uint32_t lo = 0, hi = mem_pages_for(below);
+
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo + 1) / 2;
+
+        if (total_bytes(e, mid * KERN_PAGE_TOKENS, mid) <= budget)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo * KERN_PAGE_TOKENS;
+}
+
+static int refuse(struct engine *e, uint32_t context, uint32_t n_pages, uint64_t available, uint64_t budget,
+                  struct xerr *err) {
+    uint64_t need = total_bytes(e, context, n_pages);
+    uint32_t fits = largest_context(e, context, budget);
+
+    if (!fits)
+        return xerr_set(err, -ENOMEM, "memory: found %llu MiB available, of which %llu MiB must stay free; model "
+                                      "%s needs more than the rest for any context",
+                        (unsigned long long)(available >> 20), (unsigned long long)(e->opt.keep_free_bytes >> 20),
+                        e->name);
+    return xerr_set(err, -ENOMEM, "memory: %u pages and a context of %u tokens need %llu MiB; found %llu MiB "
+                                  "available, of which %llu MiB must stay free; the largest context that fits "
+                                  "is %u tokens",
+                    n_pages, context, (unsigned long long)(need >> 20), (unsigned long long)(available >> 20),
+                    (unsigned long long)(e->opt.keep_free_bytes >> 20), fits);
+}
+
+/* Pages when the options leave the number open: max_seqs whole contexts, but at most half of what is left,
+ * unless one context needs more. */
+static uint32_t choose_pages(struct engine *e, uint32_t context, uint64_t budget) {
+    uint32_t one = mem_pages_for(context);
+    uint64_t fixed = total_bytes(e, context, 1), page = total_bytes(e, context, 2) - fixed;
+    uint64_t want = (uint64_t)one * e->opt.max_seqs, fit;
+
+    if (fixed >= budget || fixed == UINT64_MAX)
+        return one;
+    fit = page ? (budget - fixed) / page / 2 : want;
+    if (fit < want)
+        want = fit > one ? fit : one;
+    return want > 1u << 24 ? 1u << 24 : (uint32_t)want;
+}
+
+static int check_context(struct engine *e, uint32_t *context, struct xerr *err) {
+    uint64_t pool = (uint64_t)e->opt.n_pages * KERN_PAGE_TOKENS;
+
+    if (e->opt.n_pages > 1u << 24)
+        return xerr_set(err, -EINVAL, "pages: found %u, expected at most %u", e->opt.n_pages, 1u << 24);
+    if (*context > e->model_context)
+        return xerr_set(err, -EINVAL, "context: found %u tokens, expected at most %u, the model's maximum",
+                        *context, e->model_context);
+    if (*context && pool && *context > pool)
+        return xerr_set(err, -EINVAL, "context: found %u tokens, expected at most the %llu of the page pool",
+                        *context, (unsigned long long)pool);
+    if (!*context)
+        *context = pool && pool < e->model_context ? (uint32_t)pool : e->model_context;
+    return 0;
+}
+
+int engine_size(struct engine *e, struct xerr *err) {
+    uint32_t context = e->opt.context_tokens, n_pages = e->opt.n_pages;
+    struct mem_info mi;
+    uint64_t budget;
+    int r;
+
+    if ((r = check_context(e, &context, err)) < 0 || (r = mem_info_read(NULL, &mi, err)) < 0)
+        return r;
+    /* a shape the backend cannot compute is said as such, not as a lack of memory */
+    if (configure(e, context, 1) < 0)
+        return xerr_set(err, -EOVERFLOW, "context: found %u tokens, expected fewer: a step's plan would exceed "
+                                         "4 GiB", context);
+    if ((r = kern_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 })) < 0)
+        return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
+    budget = mi.available_bytes > e->opt.keep_free_bytes ? mi.available_bytes - e->opt.keep_free_bytes : 0;
+    if (!n_pages) {
+        if (!e->opt.context_tokens && total_bytes(e, context, mem_pages_for(context)) > budget) {
+            context = largest_context(e, context, budget / 2);
+            context = context ? context : KERN_PAGE_TOKENS;
+        }
+        n_pages = choose_pages(e, context, budget);
+    }
+    if (total_bytes(e, context, n_pages) > budget)
+        return refuse(e, context, n_pages, mi.available_bytes, budget, err);
+    if ((r = configure(e, context, n_pages)) < 0)
+        return xerr_set(err, r, "context: %u tokens cannot be planned", context);
+    if ((r = mem_account_plan(&e->account, MEM_OTHER, e->arena_bytes)) < 0)
+        return xerr_set(err, r, "memory: the engine's tables are too large");
+    return mem_kern_plan(&e->mem, &e->account, e->backend, &e->kc, err);
+}
