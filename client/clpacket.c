@@ -116,10 +116,10 @@ static void on_packet(glmd_conn *c, const struct glmw_packet_hdr *h, const void 
                                     [GLMW_PKT_PING] = sizeof(struct glmw_ping),
                                     [GLMW_PKT_PONG] = sizeof(struct glmw_ping),
                                     [GLMW_PKT_BYE] = sizeof(struct glmw_bye)};
-    bool known = h->type < sizeof want / sizeof want[0] && want[h->type];
-    if (!known && (h->flags & GLMW_PKTF_IGNORABLE))
+    bool unknown = h->type < GLMW_PKT_HELLO || h->type > GLMW_PKT_BYE;
+    if (unknown && (h->flags & GLMW_PKTF_IGNORABLE))
         return;
-    if (!known || h->len != want[h->type]) {
+    if (unknown || !want[h->type] || h->len != want[h->type]) {
         cl_die(c, -EPROTO, "the daemon sent a packet of type %u and %u bytes, which has no place here", h->type,
                h->len);
         return;

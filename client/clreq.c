@@ -24,7 +24,6 @@ struct glmd_req {
     bool has_messages;
     bool has_tokens;
     bool has_result;         /* in the open message */
-    bool has_part;
     bool has_reasoning;
     struct bytes prompt;
     struct bytes options;
@@ -140,7 +139,7 @@ int glmd_req_begin(glmd_req *r, int role) {
         return e;
     r->role = role;
     r->has_messages = true;
-    r->has_part = r->has_result = r->has_reasoning = false;
+    r->has_result = r->has_reasoning = false;
     return 0;
 }
 
@@ -158,12 +157,9 @@ int glmd_req_end(glmd_req *r) {
 int glmd_req_part_text(glmd_req *r, const char *text, size_t len) {
     if (r->error)
         return r->error;
-    if (!r->role)
+    if (!r->role || (r->role == GLMD_ROLE_TOOL && !r->has_result))
         return -EBADMSG;
-    int e = put_text(r, &r->prompt, GLMW_TLV_PART_TEXT, text, len);
-    if (e == 0)
-        r->has_part = true;
-    return e;
+    return put_text(r, &r->prompt, GLMW_TLV_PART_TEXT, text, len);
 }
 
 int glmd_req_message(glmd_req *r, int role, const char *text, size_t len) {
@@ -172,7 +168,8 @@ int glmd_req_message(glmd_req *r, int role, const char *text, size_t len) {
     int e = glmd_req_begin(r, role);
     if (e < 0)
         return e;
-    e = glmd_req_part_text(r, text, len);
+    e = role == GLMD_ROLE_TOOL ? glmd_req_part_tool_result(r, NULL, 0, text, len)
+                               : glmd_req_part_text(r, text, len);
     if (e == 0)
         e = glmd_req_end(r);
     if (e < 0) {  /* all or nothing */
@@ -190,7 +187,7 @@ int glmd_req_part_reasoning(glmd_req *r, const char *text, size_t len) {
         return -EBADMSG;
     int e = put_text(r, &r->prompt, GLMW_TLV_PART_REASONING, text, len);
     if (e == 0)
-        r->has_part = r->has_reasoning = true;
+        r->has_reasoning = true;
     return e;
 }
 
@@ -205,17 +202,13 @@ int glmd_req_part_tool_call(glmd_req *r, const char *id, size_t id_len, const ch
     struct glmw_tlv_call h = {.id_len = (uint32_t)id_len, .name_len = (uint32_t)name_len,
                               .args_len = (uint32_t)arguments_len};
     struct piece p[] = {{&h, sizeof h}, {id, id_len}, {name, name_len}, {arguments, arguments_len}};
-    int e = put_tlv(r, &r->prompt, GLMW_TLV_PART_TOOL_CALL, p, 4);
-    if (e == 0)
-        r->has_part = true;
-    return e;
+    return put_tlv(r, &r->prompt, GLMW_TLV_PART_TOOL_CALL, p, 4);
 }
 
 int glmd_req_part_tool_result(glmd_req *r, const char *id, size_t id_len, const char *text, size_t len) {
     if (r->error)
         return r->error;
-    /* a result opens its message: text before it would have no place in the prompt */
-    if (r->role != GLMD_ROLE_TOOL || (r->has_part && !r->has_result))
+    if (r->role != GLMD_ROLE_TOOL)
         return -EBADMSG;
     if (id_len > GLMW_CALL_ID_MAX || len > REQ_MAX_BYTES)
         return -EMSGSIZE;
@@ -223,7 +216,7 @@ int glmd_req_part_tool_result(glmd_req *r, const char *id, size_t id_len, const 
     struct piece p[] = {{&h, sizeof h}, {id, id_len}, {text, len}};
     int e = put_tlv(r, &r->prompt, GLMW_TLV_PART_TOOL_RESULT, p, 3);
     if (e == 0)
-        r->has_part = r->has_result = true;
+        r->has_result = true;
     return e;
 }
 

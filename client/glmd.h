@@ -225,7 +225,7 @@ GLMD_API int glmd_req_new(glmd_conn *c, glmd_req **ret);
 /* Frees a request that was not submitted.  NULL is allowed.  Always returns NULL. */
 GLMD_API glmd_req *glmd_req_free(glmd_req *r);
 
-/* A whole message of one text. */
+/* A whole message of one text; for GLMD_ROLE_TOOL, of one result without an id. */
 GLMD_API int glmd_req_message(glmd_req *r, int role, const char *text, size_t len);
 
 /* A message of several parts: begin, any number of parts, end. */
@@ -236,7 +236,8 @@ GLMD_API int glmd_req_part_reasoning(glmd_req *r, const char *text, size_t len);
 /* A call the assistant made: arguments are the text of one JSON object. */
 GLMD_API int glmd_req_part_tool_call(glmd_req *r, const char *id, size_t id_len, const char *name,
                                      size_t name_len, const char *arguments, size_t arguments_len);
-/* The answer of a tool; only inside a tool message.  id is that of the call, and may be empty. */
+/* The answer of a tool; only inside a tool message, where it comes before any text part.  id is that of the
+ * call, and may be empty. */
 GLMD_API int glmd_req_part_tool_result(glmd_req *r, const char *id, size_t id_len, const char *text,
                                        size_t len);
 GLMD_API int glmd_req_end(glmd_req *r);
