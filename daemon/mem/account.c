@@ -2,6 +2,7 @@
 /* The books of the daemon's memory, to the byte. No locks: each number is an atomic of its own, and a reader
  * may see used and high of slightly different moments. The plan is what makes admission safe: a class never
  * grows past what was checked against the machine before READY. */
+#undef NDEBUG /* the assertion below is one comparison and stays on in every build */
 #include "account.h"
 
 #include <assert.h>
@@ -60,7 +61,6 @@ void mem_account_give(struct mem_account *a, enum mem_class c, uint64_t bytes) {
     uint64_t before = atomic_fetch_sub_explicit(&a->cls[c].used, bytes, memory_order_relaxed);
 
     assert(before >= bytes); /* more given than taken: our own bookkeeping is broken */
-    (void)before;
 }
 
 struct mem_usage mem_account_read(const struct mem_account *a, enum mem_class c) {
@@ -93,13 +93,14 @@ int mem_map(struct mem_account *a, enum mem_class c, uint64_t bytes, void **ret)
         return -EINVAL;
     if (bytes > SIZE_MAX / 2)
         return -ENOMEM;
-    r = mem_account_take(a, c, bytes);
-    if (r < 0)
-        return r;
+    /* Mapped before it is charged: a failed mapping must not leave a high-water mark. */
     p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        mem_account_give(a, c, bytes);
+    if (p == MAP_FAILED)
         return -ENOMEM;
+    r = mem_account_take(a, c, bytes);
+    if (r < 0) {
+        munmap(p, (size_t)bytes);
+        return r;
     }
     *ret = p;
     return 0;
