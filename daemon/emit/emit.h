@@ -17,13 +17,15 @@
 #include <stdint.h>
 
 #include "bell.h"
-#include "outparse.h"
 #include "shm.h"
 #include "stream_event.h"
 #include "xerr.h"
 
 struct emit;
 struct emit_conn;
+struct tok;         /* text room; conn and main see only pointers */
+struct outtools;
+struct stopstr_set;
 
 struct emit_options {
     uint32_t max_streams;

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "emit.h"
+#include "outparse.h"
 #include "spsc.h"
 
 enum { NO_STREAM = UINT32_MAX };

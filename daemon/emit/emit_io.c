@@ -127,7 +127,7 @@ static void start_stream(struct emit_stream *s, struct emit_conn *c, const struc
     s->quiet = a->quiet;
     s->seq = 0;
     s->bound = s->first_sent = s->overflow = s->has_error = s->open_token = false;
-    s->rec_per_token = 1;
+    s->rec_per_token = stream_token_records(0);
     s->out_head = s->out_tail = s->last_at = 0;
     s->ids = NULL;
     s->n_ids = s->ids_at = 0;
@@ -324,7 +324,7 @@ void emit_stream_bind(struct emit *e, struct stream_id id, const struct emit_bin
     if (!s)
         return;
     econn_lock(s->conn);
-    s->rec_per_token = 1 + (b->n_alts + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
+    s->rec_per_token = stream_token_records(b->n_alts);
     if (s->parser) {
         req = (struct outparse_req){
             .vocab = &e->vocab,

@@ -304,11 +304,11 @@ static const char *why_ended(const struct emit_stream *s, const struct stream_ev
         return NULL;
     switch (ev->status) {
     case -EIO:
-        return "the device that computes failed, or the model's scores were not numbers";
-    case -EOVERFLOW:
-        return "the prompt is longer than the context";
-    case -ENOBUFS:
-        return "no memory is left for this request";
+        return "the device that computes was lost";
+    case -EDOM:
+        return "the model produced a number that is not finite; nothing of that step is shown";
+    case -ENODATA:
+        return "bans and biases left no token to choose";
     default:
         return "the engine ended the request";
     }

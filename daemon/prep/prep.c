@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "outtools.h"
 
 struct prep {
     struct prep_options opt;
@@ -63,9 +64,9 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
     h->bind(h->ctx, r);
     pthread_mutex_lock(&p->submit_lock);
     status = h->submit(h->ctx, &r->sched);
-    /* From here on the engine owns r, and io may free it as soon as its END was published. Only its
-     * cancellation before submit is still ours to report, and that was read above; one that came in between
-     * is in the engine's own cell already, because io tells the engine in any case. */
+    /* From here on the engine owns r, and io may free it as soon as its END was published. A cancellation that
+     * came after the look above is not lost: io has told the engine by the stream's name, which holds also
+     * for a request that comes later. */
     pthread_mutex_unlock(&p->submit_lock);
     if (status == 0)
         return;

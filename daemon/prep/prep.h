@@ -12,15 +12,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "chat.h"
-#include "outtools.h"
 #include "reqdec.h"
 #include "sched_req.h"
 #include "stopstr.h"
-#include "tokenizer.h"
 #include "xerr.h"
 
 struct prep;
+struct tok; /* text room; conn sees only pointers */
+struct chat;
+struct outtools;
+
+enum { PREP_MAX_TOOLS = 1024 };
 
 enum prep_op { PREP_SUBMIT = 1, PREP_TOKENIZE, PREP_COUNT };
 
@@ -28,7 +30,6 @@ enum prep_outcome {
     PREP_FAILED = 1, /* status and error say why */
     PREP_IDS,        /* TOKENIZE, COUNT: ids, n_ids */
     PREP_CANCELLED,
-    PREP_RECANCEL, /* the engine has it, but it was cancelled on the way: tell the engine again */
 };
 
 struct prep_req {
@@ -68,7 +69,7 @@ struct prep_hooks {
     int (*submit)(void *ctx, struct sched_req *req);
     /* any worker; before submit */
     void (*bind)(void *ctx, const struct prep_req *r);
-    /* any worker: hands the request back to io (except for PREP_RECANCEL, which only names it) */
+    /* any worker: hands the request back to io */
     void (*done)(void *ctx, struct prep_req *r, enum prep_outcome outcome);
 };
 

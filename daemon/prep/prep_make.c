@@ -6,8 +6,12 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "chat.h"
+#include "outtools.h"
 #include "prep.h"
 #include "size.h"
+
+_Static_assert(PREP_MAX_TOOLS <= OUTTOOLS_MAX_TOOLS, "more tools are let in than the parser takes");
 
 struct prep_scratch {
     struct tok_scratch *tok;

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of conn share; io thread only, except struct server's `prepared` and `woken`. */
+#ifndef GLMD_CONN_IMPL_H
+#define GLMD_CONN_IMPL_H
+
+#include <stdatomic.h>
+
+#include "hello.h"
+#include "log.h"
+#include "seqsock.h"
+#include "server.h"
+
+struct user { /* one per uid with a connection, or with a bad record */
+    struct user *next;
+    uint32_t uid;
+    uint32_t connections, live;
+    uint64_t region_bytes;
+    uint64_t faults_since_ns, refused_until_ns;
+    uint32_t faults;
+    struct log_rate rate;
+};
+
+struct request {
+    struct request *prev, *next; /* of the connection */
+    struct conn *conn;
+    struct prep_req *prep;
+    uint64_t tag;
+    bool with_worker; /* pushed to prep and not heard of again: the engine may have it */
+};
+
+enum conn_state { CONN_HELLO = 1, CONN_OPEN, CONN_CLOSING };
+
+struct conn {
+    struct conn *prev, *next;
+    struct server *server;
+    struct user *user;
+    uint32_t id;
+    enum conn_state state;
+    int fd;
+    uint32_t pid;
+    uint32_t serial;
+    struct loop_source *socket, *bell_source;
+    uint64_t hello_by_ns;
+    uint64_t features;
+    struct glmw_limits limits;
+    uint64_t region_bytes;
+
+    struct bell bell;
+    struct shm_pair shm;
+    struct glmw_consumer sq;
+    struct emit_conn *out;
+    struct request *requests;
+    uint32_t n_live;
+
+    bool ready;   /* entries may be waiting: look at them in the next turn */
+    bool blocked; /* the first entry waits for room in the token ring */
+    uint64_t edges_since_ns, paused_until_ns;
+    uint32_t edges; /* bells without a new entry in this second */
+    bool model_known; /* limits hold the model's numbers */
+};
+
+struct server {
+    struct server_options opt;
+    uint64_t generation;
+    uint32_t last_id;
+    enum glmw_state state;
+    struct server_model model;
+    bool has_model;
+
+    int listen_fd, lock_fd;
+    char socket_path[CONF_PATH_MAX]; /* ours to remove; "" when activated */
+    char lock_path[CONF_PATH_MAX + 8];
+    struct loop_source *listener;
+    struct loop_timer *resume_listen; /* out of descriptors: accept again later */
+    struct loop_timer *resume_bells;
+
+    struct conn *conns;
+    struct user *users;
+    uint32_t n_conns, n_live;
+    bool any_ready;
+    struct seqsock_rx rx;
+
+    _Atomic(struct prep_req *) prepared; /* newest first; pushed by text workers */
+    _Atomic bool woken;
+};
+
+/* conn.c */
+void conn_open(struct server *s, int fd);
+void conn_close(struct conn *c, int error, const char *why); /* error: of our BYE, 0 = none is sent */
+void conn_finish_if_done(struct conn *c);
+int conn_send(struct conn *c, struct hello_msg *msg, const int *fds, unsigned n_fds);
+void conn_send_notice(struct conn *c, enum glmw_notice what);
+void conn_fault(struct conn *c, int error, const char *rule); /* the client broke a rule: log, count, close */
+void conn_limits(const struct server *s, struct glmw_limits *ret);
+void conn_log(struct conn *c, enum log_level level, enum log_event ev, const char *text);
+
+/* drain.c */
+void conn_drain(struct conn *c);
+
+/* request.c */
+int request_submit(struct conn *c, const struct glmw_entry *e); /* -ENOBUFS: leave the entry for later */
+struct request *request_find(struct conn *c, uint64_t tag);
+void request_cancel(struct request *r);
+void request_retired(void *ctx, void *owner);
+void request_outcome(struct server *s, struct prep_req *p);
+
+/* listen.c */
+void listen_pause(struct server *s);
+
+/* user.c */
+struct user *user_get(struct server *s, uint32_t uid); /* NULL: no memory */
+void user_put(struct server *s, struct user *u); /* frees it when nothing refers to it any more */
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/* The listening socket: made and locked here, or taken from the service manager. The lock is a file beside
+ * the socket that the daemon keeps open; the kernel lets go of it however the daemon ends, so a socket without
+ * a locked file is a leftover. io thread. */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "conn_impl.h"
+
+enum { BACKLOG = 64 };
+
+static int make_parent(const char *path, struct xerr *err) {
+    char dir[CONF_PATH_MAX];
+    char *slash;
+
+    snprintf(dir, sizeof dir, "%s", path);
+    slash = strrchr(dir, '/');
+    if (!slash || slash == dir)
+        return 0;
+    *slash = 0;
+    if (mkdir(dir, 0755) == 0 || errno == EEXIST)
+        return 0;
+    return xerr_set(err, -errno, "socket directory %s cannot be made: %s; create it or choose another [IPC] Socket",
+                    dir, strerror(errno));
+}
+
+/* The lock file stays when the daemon ends: removing it would race with a daemon that has just opened it. */
+static int take_lock(struct server *s, struct xerr *err) {
+    char pid[32] = "";
+    ssize_t n;
+    int fd, r;
+
+    snprintf(s->lock_path, sizeof s->lock_path, "%s.lock", s->socket_path);
+    fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return xerr_set(err, -errno, "lock file %s cannot be opened: %s%s", s->lock_path, strerror(errno),
+                        errno == EACCES ? "; the daemon's user may not write in this directory" : "");
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        r = -errno;
+        n = pread(fd, pid, sizeof pid - 1, 0);
+        pid[n > 0 ? n : 0] = 0;
+        pid[strcspn(pid, "\n")] = 0;
+        close(fd);
+        if (r == -EWOULDBLOCK)
+            return xerr_set(err, -EADDRINUSE, "another glmd%s%s serves %s; stop it or choose another [IPC] Socket",
+                            *pid ? " with process id " : "", pid, s->socket_path);
+        return xerr_set(err, r, "lock file %s cannot be locked: %s", s->lock_path, strerror(-r));
+    }
+    n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
+    if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n) {
+        r = errno ? -errno : -ENOSPC;
+        close(fd);
+        return xerr_set(err, r, "lock file %s cannot be written: %s; is the disk full?", s->lock_path, strerror(-r));
+    }
+    s->lock_fd = fd;
+    return 0;
+}
+
+/* We hold the lock, so no glmd is behind what lies at the path; but something else could be. */
+static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
+    struct stat st;
+    int fd, r;
+
+    if (lstat(sa->sun_path, &st) < 0)
+        return errno == ENOENT ? 0 : xerr_set(err, -errno, "%s: %s", sa->sun_path, strerror(errno));
+    if (!S_ISSOCK(st.st_mode))
+        return xerr_set(err, -EEXIST, "%s exists and is not a socket; move it away or choose another [IPC] Socket",
+                        sa->sun_path);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return xerr_set(err, -errno, "no socket: %s", strerror(errno));
+    r = connect(fd, (const struct sockaddr *)sa, sizeof *sa) < 0 ? -errno : 0;
+    close(fd);
+    if (r == 0 || r == -EPROTOTYPE || r == -EAGAIN)
+        return xerr_set(err, -EADDRINUSE, "another program listens on %s; choose another [IPC] Socket", sa->sun_path);
+    if (unlink(sa->sun_path) < 0)
+        return xerr_set(err, -errno, "the leftover socket %s cannot be removed: %s", sa->sun_path, strerror(errno));
+    log_notice("removed the leftover socket %s of a daemon that is gone", sa->sun_path);
+    return 0;
+}
+
+static int set_group(const char *path, const char *group, struct xerr *err) {
+    struct group gr, *found = NULL;
+    char buf[4096];
+    int r;
+
+    if (!*group)
+        return 0;
+    r = getgrnam_r(group, &gr, buf, sizeof buf, &found);
+    if (r || !found)
+        return xerr_set(err, -EINVAL, "[IPC] SocketGroup=%s: there is no such group", group);
+    if (chown(path, (uid_t)-1, gr.gr_gid) < 0)
+        return xerr_set(err, -errno, "%s cannot be given to group %s: %s", path, group, strerror(errno));
+    return 0;
+}
+
+static void on_accept(void *ctx, int res) {
+    struct server *s = ctx;
+    static struct log_rate rate;
+
+    if (res >= 0) {
+        conn_open(s, res);
+        return;
+    }
+    log_full(LOG_LEVEL_WARNING, NULL, &rate, "a connection could not be accepted: %s", strerror(-res));
+    listen_pause(s);
+}
+
+/* Out of descriptors or memory: accepting again at once would spin. */
+void listen_pause(struct server *s) {
+    if (s->listener && loop_pause(s->opt.loop, s->listener, true) == 0)
+        loop_timer_set(s->resume_listen, clock_now_ns() + 200 * CLOCK_NS_PER_MS);
+}
+
+static int start_listening(struct server *s, int fd, struct xerr *err) {
+    int r;
+
+    s->listen_fd = fd;
+    r = loop_add_accept(s->opt.loop, fd, on_accept, s, &s->listener);
+    if (r < 0)
+        return xerr_set(err, r, "the event loop does not take the listening socket: %s", strerror(-r));
+    return 0;
+}
+
+int server_listen_path(struct server *s, const char *path, const char *group, struct xerr *err) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    mode_t old;
+    int fd, r;
+
+    if (strlen(path) >= sizeof sa.sun_path)
+        return xerr_set(err, -ENAMETOOLONG, "socket path %s is %zu bytes long, at most %zu are possible", path,
+                        strlen(path), sizeof sa.sun_path - 1);
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
+    snprintf(s->socket_path, sizeof s->socket_path, "%s", path);
+    r = make_parent(path, err);
+    if (r == 0)
+        r = take_lock(s, err);
+    if (r == 0)
+        r = remove_stale(&sa, err);
+    if (r < 0)
+        goto fail;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        r = xerr_set(err, -errno, "no socket: %s", strerror(errno));
+        goto fail;
+    }
+    /* owner and group may connect, from the moment the name exists */
+    old = umask(0117);
+    r = bind(fd, (const struct sockaddr *)&sa, sizeof sa) < 0 ? -errno : 0;
+    umask(old);
+    if (r < 0) {
+        close(fd);
+        xerr_set(err, r, "socket %s cannot be made: %s", path, strerror(-r));
+        goto fail;
+    }
+    r = set_group(path, group, err);
+    if (r == 0 && listen(fd, BACKLOG) < 0)
+        r = xerr_set(err, -errno, "socket %s does not listen: %s", path, strerror(errno));
+    if (r < 0) {
+        close(fd);
+        unlink(path);
+        goto fail;
+    }
+    return start_listening(s, fd, err);
+fail:
+    s->socket_path[0] = 0;
+    return r;
+}
+
+int server_listen_fd(struct server *s, int fd, struct xerr *err) {
+    int type = 0, listening = 0;
+    socklen_t n = sizeof type;
+    struct sockaddr_storage sa;
+    socklen_t sa_len = sizeof sa;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
+        (n = sizeof listening, getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n)) < 0 ||
+        getsockname(fd, (struct sockaddr *)&sa, &sa_len) < 0 || sa.ss_family != AF_UNIX || type != SOCK_SEQPACKET ||
+        !listening) {
+        close(fd);
+        return xerr_set(err, -EINVAL,
+                        "the descriptor from the service manager is not a listening Unix socket of sequential "
+                        "packets; the socket unit needs ListenSequentialPacket=");
+    }
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return start_listening(s, fd, err);
+}
+
+void server_stop_listening(struct server *s) {
+    loop_del(s->opt.loop, s->listener);
+    s->listener = NULL;
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    s->listen_fd = -1;
+    if (s->socket_path[0])
+        unlink(s->socket_path);
+    s->socket_path[0] = 0;
+}

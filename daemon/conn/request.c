@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/* A request from its submission entry to its retirement: quota, private copy of the payload, decoding,
+ * acceptance, hand-over to the text workers, cancellation. io thread. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "conn_impl.h"
+
+struct request *request_find(struct conn *c, uint64_t tag) {
+    for (struct request *r = c->requests; r; r = r->next)
+        if (r->tag == tag)
+            return r;
+    return NULL;
+}
+
+static const char *tlv_name(uint16_t type) {
+    switch (type) {
+    case GLMW_TLV_MSG_BEGIN:
+    case GLMW_TLV_MSG_END:
+        return "message";
+    case GLMW_TLV_PART_TEXT:
+        return "text of a message";
+    case GLMW_TLV_PART_REASONING:
+        return "reasoning of a message";
+    case GLMW_TLV_PART_IMAGE:
+        return "picture";
+    case GLMW_TLV_PART_TOOL_CALL:
+        return "tool call";
+    case GLMW_TLV_PART_TOOL_RESULT:
+        return "tool result";
+    case GLMW_TLV_TOKENS:
+        return "prompt tokens";
+    case GLMW_TLV_TOOL_DEF:
+        return "tool";
+    case GLMW_TLV_TOOL_CHOICE:
+        return "tool choice";
+    case GLMW_TLV_SAMPLING:
+        return "sampling settings";
+    case GLMW_TLV_STOP:
+        return "stop string";
+    case GLMW_TLV_SCHEMA:
+        return "schema";
+    case GLMW_TLV_LOGIT_BIAS:
+        return "logit bias";
+    case GLMW_TLV_LABEL:
+        return "label";
+    case GLMW_TLV_CHAT:
+        return "chat options";
+    default:
+        return "request";
+    }
+}
+
+/* 0, or a refusal with its text. */
+static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr *err) {
+    const struct server *s = c->server;
+    const struct conf *conf = s->opt.conf;
+
+    if (s->state == GLMW_STATE_DRAINING)
+        return xerr_set(err, -ESHUTDOWN, "the daemon is shutting down and takes no new requests");
+    if (s->state == GLMW_STATE_FAILED)
+        return xerr_set(err, -EIO, "the daemon has failed and is about to exit");
+    if (e->opcode == GLMW_OP_RESUME || e->flags & GLMW_ENT_KEEP)
+        return xerr_set(err, -EOPNOTSUPP, "resuming a stream was not granted by this daemon");
+    if (e->opcode == GLMW_OP_EMBED)
+        return xerr_set(err, -EOPNOTSUPP, "embeddings were not granted by this daemon");
+    if (e->flags & GLMW_ENT_BULK)
+        return xerr_set(err, -EOPNOTSUPP, "bulk payloads were not granted by this daemon");
+    if (e->opcode != GLMW_OP_SUBMIT && !(c->features & GLMW_FEAT_TOKENIZE))
+        return xerr_set(err, -EOPNOTSUPP, "tokenizing was not asked for in the handshake");
+    if (c->n_live >= c->limits.max_live)
+        return xerr_set(err, -EBUSY, "this connection has %u live requests, which is its limit", c->n_live);
+    if (c->user->live >= conf->quota_requests_per_uid) {
+        conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_QUOTA, "request refused: [Quota] MaxRequestsPerUid");
+        return xerr_set(err, -EDQUOT, "this user has %u live requests, which is the quota", c->user->live);
+    }
+    if (e->payload_len > c->limits.max_payload_bytes)
+        return xerr_set(err, -EMSGSIZE, "the request has %u bytes, at most %u are possible", e->payload_len,
+                        c->limits.max_payload_bytes);
+    if (e->payload_len == 0)
+        return xerr_set(err, -EBADMSG, "the request is empty: it has neither messages nor tokens");
+    return 0;
+}
+
+static int decode(struct conn *c, const struct glmw_entry *e, struct prep_req *p, struct xerr *err) {
+    struct glmw_limits limits = c->limits;
+    struct reqdec_err why = {0};
+    size_t mem;
+    int r;
+
+    p->payload = malloc((size_t)e->payload_len + 8);
+    if (!p->payload)
+        return xerr_set(err, -ENOMEM, "the daemon has no memory for a request of %u bytes", e->payload_len);
+    r = shm_payload_read(&c->shm, e->payload_off, e->payload_len, p->payload);
+    if (r < 0)
+        return xerr_set(err, r, "the request could not be read: %s", strerror(-r));
+    /* while the model is loading its numbers are not known; the text worker checks against them later */
+    if (!c->model_known)
+        limits.vocab_tokens = UINT32_MAX;
+    mem = reqdec_mem_bytes(&limits, e->payload_len);
+    p->dec_mem = malloc(mem);
+    if (!p->dec_mem)
+        return xerr_set(err, -ENOMEM, "the daemon has no memory to decode a request of %u bytes", e->payload_len);
+    r = reqdec_decode(p->payload, e->payload_len, &limits, c->features, p->dec_mem, mem, &p->dec, &why);
+    if (r < 0)
+        return xerr_set(err, r, "%s at byte %u of the request: %s", tlv_name(why.type), why.offset,
+                        why.reason ? why.reason : strerror(-r));
+    return 0;
+}
+
+static void link_request(struct conn *c, struct request *r) {
+    r->next = c->requests;
+    if (r->next)
+        r->next->prev = r;
+    c->requests = r;
+    c->n_live++;
+    c->user->live++;
+    c->server->n_live++;
+}
+
+static void unlink_request(struct request *r) {
+    struct conn *c = r->conn;
+
+    *(r->prev ? &r->prev->next : &c->requests) = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    c->n_live--;
+    c->user->live--;
+    c->server->n_live--;
+}
+
+static enum prep_op op_of(uint8_t opcode) {
+    return opcode == GLMW_OP_TOKENIZE ? PREP_TOKENIZE : opcode == GLMW_OP_COUNT ? PREP_COUNT : PREP_SUBMIT;
+}
+
+static int accept_request(struct conn *c, const struct glmw_entry *e, struct request *r) {
+    struct prep_req *p = r->prep;
+    struct emit_accept a = {
+        .tag = e->tag, .client_ns = e->client_ns, .quiet = e->flags & GLMW_ENT_QUIET, .owner = r};
+    int ret;
+
+    p->owner = r;
+    p->op = op_of(e->opcode);
+    p->uid = c->user->uid;
+    p->quiet = a.quiet;
+    p->max_tokens = e->max_tokens;
+    p->received_ns = clock_now_ns();
+    p->deadline_ns = e->deadline_ms ? p->received_ns + e->deadline_ms * CLOCK_NS_PER_MS : 0;
+    ret = emit_conn_accept(c->out, &a, &p->stream);
+    if (ret < 0)
+        return ret;
+    r->conn = c;
+    r->tag = e->tag;
+    r->with_worker = true;
+    link_request(c, r);
+    prep_push(c->server->opt.prep, p);
+    return 0;
+}
+
+int request_submit(struct conn *c, const struct glmw_entry *e) {
+    struct xerr err = {0};
+    struct request *r = NULL;
+    int ret;
+
+    /* requests that ended free their tags here, so that a client may reuse one as soon as it saw the END */
+    emit_take_retired(c->server->opt.emit, request_retired, c->server);
+    if (request_find(c, e->tag)) {
+        conn_fault(c, -EPROTO, "a submission entry with a tag that is live");
+        return -EPIPE;
+    }
+    ret = check_allowed(c, e, &err);
+    if (ret == 0) {
+        r = calloc(1, sizeof *r);
+        if (r)
+            r->prep = calloc(1, sizeof *r->prep);
+        if (!r || !r->prep)
+            ret = xerr_set(&err, -ENOMEM, "the daemon has no memory for another request");
+    }
+    if (ret == 0)
+        ret = decode(c, e, r->prep, &err);
+    if (ret == 0) {
+        ret = accept_request(c, e, r);
+        if (ret == 0)
+            return 0;
+        if (ret == -EBUSY)
+            xerr_set(&err, ret, "the daemon has no room for another request now; try again later");
+    }
+    if (r)
+        prep_req_free(r->prep);
+    free(r);
+    /* room is missing, or the connection has just broken: server_turn sees to that */
+    if (ret == -ENOBUFS && err.code == 0)
+        return ret;
+    if (ret == -EPIPE && err.code == 0)
+        return 0;
+    ret = emit_conn_refuse(c->out, e->tag, ret, err.msg);
+    return ret == -ENOBUFS ? ret : 0;
+}
+
+void request_cancel(struct request *r) {
+    struct server *s = r->conn->server;
+    struct prep_req *p = r->prep;
+
+    if (!r->with_worker || atomic_exchange(&p->cancelled, true))
+        return;
+    if (prep_take_back(s->opt.prep, p)) {
+        r->with_worker = false;
+        emit_stream_fail(s->opt.emit, p->stream, -ECANCELED, NULL);
+        return;
+    }
+    s->opt.cancel(s->opt.ctx, p->stream);
+}
+
+/* Its END is published, or its connection is gone: nobody else refers to it. */
+void request_retired(void *ctx, void *owner) {
+    struct request *r = owner;
+    struct conn *c = r->conn;
+
+    (void)ctx;
+    unlink_request(r);
+    prep_req_free(r->prep);
+    free(r);
+    if (c->state == CONN_CLOSING)
+        server_wake(c->server);
+}
+
+void request_outcome(struct server *s, struct prep_req *p) {
+    struct request *r = p->owner;
+
+    r->with_worker = false;
+    switch (p->outcome) {
+    case PREP_IDS:
+        emit_stream_ids(s->opt.emit, p->stream, p->op == PREP_TOKENIZE ? p->ids : NULL, p->n_ids);
+        break;
+    case PREP_CANCELLED:
+        emit_stream_fail(s->opt.emit, p->stream, -ECANCELED, NULL);
+        break;
+    case PREP_FAILED:
+        emit_stream_fail(s->opt.emit, p->stream, p->error.code, p->error.msg);
+        break;
+    }
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+/* The server object: the turn, the tick, state and status for every connection. io thread, except server_wake
+ * and server_prepared. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "conn_impl.h"
+
+static void on_resume_listen(void *ctx) {
+    struct server *s = ctx;
+
+    if (s->listener)
+        loop_pause(s->opt.loop, s->listener, false);
+}
+
+static void on_resume_bells(void *ctx) {
+    struct server *s = ctx;
+    uint64_t now = clock_now_ns(), next = 0;
+
+    for (struct conn *c = s->conns; c; c = c->next) {
+        if (!c->paused_until_ns || c->state != CONN_OPEN)
+            continue;
+        if (c->paused_until_ns > now) {
+            if (!next || c->paused_until_ns < next)
+                next = c->paused_until_ns;
+            continue;
+        }
+        c->paused_until_ns = 0;
+        c->ready = s->any_ready = true;
+        loop_pause(s->opt.loop, c->bell_source, false);
+    }
+    loop_timer_set(s->resume_bells, next);
+}
+
+int server_new(const struct server_options *opt, struct server **ret) {
+    struct server *s = calloc(1, sizeof *s);
+    int r;
+
+    if (!s)
+        return -ENOMEM;
+    s->opt = *opt;
+    s->listen_fd = s->lock_fd = -1;
+    s->state = GLMW_STATE_LOADING;
+    while (s->generation == 0)
+        if (getrandom(&s->generation, sizeof s->generation, 0) != (ssize_t)sizeof s->generation) {
+            free(s);
+            return -EIO;
+        }
+    r = loop_timer_new(opt->loop, on_resume_listen, s, &s->resume_listen);
+    if (r == 0)
+        r = loop_timer_new(opt->loop, on_resume_bells, s, &s->resume_bells);
+    if (r < 0) {
+        server_free(s);
+        return r;
+    }
+    *ret = s;
+    return 0;
+}
+
+struct server *server_free(struct server *s) {
+    if (!s)
+        return NULL;
+    server_stop_listening(s);
+    loop_timer_free(s->opt.loop, s->resume_listen);
+    loop_timer_free(s->opt.loop, s->resume_bells);
+    while (s->users) {
+        struct user *u = s->users;
+
+        s->users = u->next;
+        free(u);
+    }
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    free(s);
+    return NULL;
+}
+
+void server_wake(struct server *s) {
+    /* the exchange is a full barrier: what was written before is seen by the turn that clears the word */
+    if (!atomic_exchange(&s->woken, true))
+        loop_kick(s->opt.loop);
+}
+
+void server_prepared(struct server *s, struct prep_req *r, enum prep_outcome outcome) {
+    struct prep_req *head = atomic_load_explicit(&s->prepared, memory_order_relaxed);
+
+    r->outcome = outcome;
+    do
+        r->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&s->prepared, &head, r, memory_order_release,
+                                                  memory_order_relaxed));
+    server_wake(s);
+}
+
+static void take_prepared(struct server *s) {
+    struct prep_req *r = atomic_exchange_explicit(&s->prepared, NULL, memory_order_acquire), *first = NULL;
+
+    while (r) { /* oldest first */
+        struct prep_req *next = r->next;
+
+        r->next = first;
+        first = r;
+        r = next;
+    }
+    while (first) {
+        r = first;
+        first = r->next;
+        request_outcome(s, r); /* may free it */
+    }
+}
+
+static const char *ring_fault(int error) {
+    switch (error) {
+    case -EFAULT:
+        return "the memory of the token ring was taken away";
+    case -EPIPE:
+        return "the read end of the notify pipe was closed";
+    default:
+        return "an impossible head of the token ring";
+    }
+}
+
+bool server_turn(struct server *s) {
+    if (atomic_exchange(&s->woken, false)) {
+        take_prepared(s);
+        emit_take_retired(s->opt.emit, request_retired, s);
+        for (struct conn *c = s->conns, *next; c; c = next) {
+            next = c->next;
+            if (c->state == CONN_OPEN && emit_conn_error(c->out))
+                conn_fault(c, emit_conn_error(c->out), ring_fault(emit_conn_error(c->out)));
+            conn_finish_if_done(c);
+        }
+    }
+    if (s->any_ready) {
+        s->any_ready = false;
+        for (struct conn *c = s->conns; c; c = c->next)
+            if (c->ready)
+                conn_drain(c);
+    }
+    return s->any_ready || atomic_load_explicit(&s->woken, memory_order_relaxed);
+}
+
+static void expire_queued(struct server *s, struct conn *c, uint64_t now) {
+    for (struct request *r = c->requests, *next; r; r = next) {
+        next = r->next;
+        if (!r->with_worker || !r->prep->deadline_ns || r->prep->deadline_ns > now)
+            continue;
+        /* begun ones are the worker's and the engine's to end */
+        if (!prep_take_back(s->opt.prep, r->prep))
+            continue;
+        r->with_worker = false;
+        emit_stream_fail(s->opt.emit, r->prep->stream, -ETIMEDOUT, NULL);
+    }
+}
+
+void server_tick(struct server *s) {
+    uint64_t now = clock_now_ns();
+
+    for (struct conn *c = s->conns; c; c = c->next) {
+        if (c->state == CONN_HELLO && c->hello_by_ns <= now) {
+            conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_CONN_REJECTED, "connection closed: no hello in time");
+            conn_close(c, -ETIMEDOUT, "no hello in time");
+            continue;
+        }
+        if (c->state != CONN_OPEN)
+            continue;
+        expire_queued(s, c, now);
+        emit_conn_rescue(c->out);
+        if (c->blocked)
+            c->ready = s->any_ready = true;
+    }
+}
+
+void server_set_model(struct server *s, const struct server_model *m) {
+    s->model = *m;
+    s->has_model = true;
+    for (struct conn *c = s->conns; c; c = c->next)
+        conn_send_notice(c, GLMW_NOTICE_MODEL);
+}
+
+void server_set_state(struct server *s, enum glmw_state state) {
+    if (s->state == state)
+        return;
+    s->state = state;
+    for (struct conn *c = s->conns; c; c = c->next) {
+        if (c->state != CONN_OPEN)
+            continue;
+        conn_send_notice(c, GLMW_NOTICE_STATE);
+        emit_conn_notice(c->out, GLMW_NOTICE_STATE);
+    }
+}
+
+void server_write_status(struct server *s, const struct server_status *st) {
+    for (struct conn *c = s->conns; c; c = c->next) {
+        struct emit_conn_stats own;
+        struct glmw_status w;
+
+        if (c->state != CONN_OPEN)
+            continue;
+        emit_conn_get_stats(c->out, &own);
+        w = (struct glmw_status){
+            .state = s->state,
+            .heartbeat_ns = st->heartbeat_ns,
+            .start_ns = st->start_ns,
+            .kv_free_tokens = st->kv_free_tokens,
+            .kv_total_tokens = st->kv_total_tokens,
+            .tokens_out = st->tokens_out,
+            .queued = st->queued,
+            .running = st->running,
+            .slots_free = st->slots_free,
+            .slots_total = st->slots_total,
+            .prefill_mtok_s = st->prefill_mtok_s,
+            .decode_mtok_s = st->decode_mtok_s,
+            .connections = s->n_conns,
+            .load_permille = st->load_permille,
+            .my_live = c->n_live,
+            .my_live_max = c->limits.max_live,
+            .my_stalls = own.stalls,
+            .my_bells_sent = own.bells.sent,
+            .my_bells_suppressed = own.bells.suppressed,
+            .my_safety_wakes = own.safety_wakes,
+            .my_records = own.bells.records,
+        };
+        glmw_status_write(&c->shm.d->status, &w);
+    }
+}
+
+void server_drop_queued(struct server *s, int status, const char *text) {
+    for (struct conn *c = s->conns; c; c = c->next)
+        for (struct request *r = c->requests; r; r = r->next)
+            if (r->with_worker && prep_take_back(s->opt.prep, r->prep)) {
+                r->with_worker = false;
+                emit_stream_fail(s->opt.emit, r->prep->stream, status, text);
+            }
+}
+
+void server_close_all(struct server *s) {
+    for (struct conn *c = s->conns; c; c = c->next)
+        conn_close(c, s->state == GLMW_STATE_FAILED ? -EIO : -ESHUTDOWN, "the daemon has stopped");
+}
+
+bool server_is_empty(const struct server *s) {
+    return s->n_conns == 0;
+}
+
+uint32_t server_live(const struct server *s) {
+    return s->n_live;
+}
+
+uint32_t server_connections(const struct server *s) {
+    return s->n_conns;
+}
