@@ -33,10 +33,8 @@ int mem_kern_plan(struct mem_kern *m, struct mem_account *a, const char *backend
         return xerr_set(e, -ENOENT, "backend: found a name of %zu bytes, expected a known one",
                         strlen(backend));
     r = kern_query(backend, cfg, n.bytes);
-    if (r == -ENOENT)
-        return xerr_set(e, r, "backend: found \"%s\", expected one this daemon was built with", backend);
     if (r < 0)
-        return xerr_set(e, r, "backend %s: this model cannot be computed: %s", backend, kern_open_error());
+        return xerr_set(e, r, "backend %s cannot compute this model: %s", backend, kern_open_error());
     for (int c = 0; c < KERN_MEM_N; c++) {
         r = mem_account_plan(a, class_of((enum kern_mem)c), n.bytes[c]);
         if (r < 0)
