@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu.h: the CPU backend's object, its layouts, and the stage functions that the team runs.
+ *
+ * Widths are padded to 16 floats wherever a vector walks over them; paddings hold zeros from kern_open() on
+ * and every stage keeps them so. A matrix is stored as panels of 16 outputs (cpu_ops.h); matrices that read
+ * the same input stand behind each other as one. */
+#ifndef GLMD_CPU_H
+#define GLMD_CPU_H
+
+#include "backend.h"
+#include "cpu_ops.h"
+#include "cpu_pool.h"
+
+static inline uint64_t pad16(uint64_t n) {
+    return (n + 15) & ~15ull;
+}
+
+/* Padded widths, all in floats. */
+struct cpu_dims {
+    uint32_t e;                /* hidden */
+    uint32_t hc, hc_rows;      /* streams; rows of an mHC projection */
+    uint32_t kda_dim, kda_all; /* one head, all heads */
+    uint32_t kda_z;            /* q | k | v | f_a | g_a | b */
+    uint32_t z_fa, z_ga, z_b;  /* where the gates' parts start */
+    uint32_t q_rank, kv_rank, nope, v;
+    uint32_t q_all, qa_all, v_all; /* heads x nope, heads x kv_rank, heads x v */
+    uint32_t idx_dim, idx_all;
+    uint32_t mla_z;            /* q_a | kv_a | key | gate | head weights */
+    uint32_t z_kv, z_key, z_gate, z_w;
+    uint32_t cq_n;             /* q | index q */
+    uint32_t dense, expert, shared;
+    uint32_t vocab;
+    uint32_t max_pools;        /* of one sequence */
+    uint32_t sel;              /* pools a query selects at most */
+};
+
+/* Byte offsets into KERN_MEM_WEIGHTS; 0 outputs: the layer has no such matrix. */
+struct cpu_mat {
+    uint64_t off;
+    uint32_t k, panels;
+};
+
+struct cpu_layer {
+    uint64_t in_norm, post_norm;
+    uint64_t hc_fn[2], hc_base[2], hc_scale[2];
+    struct cpu_mat in;                   /* everything that reads the layer's input */
+    uint64_t conv, dt_bias, o_norm, a_log; /* KDA */
+    struct cpu_mat fb, gb;
+    uint64_t qa_norm, kva_norm, knorm_w, knorm_b, ape; /* MLA and indexer */
+    struct cpu_mat cq, uk, uv;
+    struct cpu_mat out;
+    struct cpu_mat gate_up, down;        /* dense, or the shared expert */
+    uint64_t router, router_bias;
+    struct cpu_mat exp_gate_up, exp_down; /* expert 0; the others follow at exp_stride */
+    uint64_t exp_stride;
+    uint64_t enorm, hnorm, draft_norm;
+    struct cpu_mat eh;
+    uint64_t slot;                       /* bytes into a slot's committed part: state + window, or the ring */
+    uint64_t pend;                       /* bytes into a slot: pending rows of a KDA layer */
+    uint64_t page;                       /* bytes into a page: latents, then pooled keys */
+};
+
+/* One pending row of a KDA layer, in floats. */
+struct cpu_pend {
+    uint32_t k, v, a, z, b, size;
+};
+
+/* Floats and words into a lane's work memory. */
+struct cpu_lane_layout {
+    uint64_t streams, plain, u, y, z, hc_mix, hc_coef, wide, qa, attn_out, sel, n_sel, act, router, top_id, top_w,
+        expert_act, hidden, draft, gather, eh_in, logits, logits_at, plan_rows, bytes;
+};
+
+struct cpu_layout {
+    struct cpu_dims d;
+    struct cpu_pend pend;
+    uint64_t embed, final_norm;
+    struct cpu_mat head;
+    struct cpu_layer layer[KERN_MAX_LAYERS];
+    uint64_t weight_bytes;
+    uint64_t slot_bytes, slot_stride; /* committed part; with pending rows */
+    uint64_t page_bytes;
+    struct cpu_lane_layout lane[KERN_LANES];
+    uint64_t lane_at[KERN_LANES], thread_at, thread_bytes, work_bytes;
+    uint64_t thread_group; /* in a thread's scratch: expert lists, after the floats */
+};
+
+/* The rows one group of stages works on: all of the plan's, or those of the draft layers. */
+struct cpu_seq {
+    uint32_t slot, row0, n_rows, pos0, keep, flags;
+    const uint32_t *pages;
+};
+struct cpu_rows {
+    uint32_t n, n_seqs;
+    struct cpu_seq *seq;  /* [max_seqs] */
+    uint32_t *row;        /* plan row of each */
+    uint32_t *seq_of;     /* index into seq */
+    uint32_t *pos;
+};
+
+struct cpu_lane {
+    float *streams;  /* [rows][hc][e] trunk */
+    float *plain;    /* [rows][e] draft */
+    float *u, *y;    /* [rows][e] */
+    float *z;        /* [rows][max of the input widths] */
+    float *hc_mix;   /* [rows][hc_rows + 1]: raw products, sum of squares; padded to 16 */
+    float *hc_coef;  /* [rows][post | comb] */
+    float *wide;     /* [rows][cq_n or 2 x dense]: products before an activation */
+    float *qa;       /* [rows][heads x kv_rank] */
+    float *attn_out; /* [rows][kda_all or v_all] */
+    uint32_t *sel, *n_sel; /* [rows][sel] pools ascending; KERN_NONE: everything visible */
+    float *act;      /* [rows][dense or shared] */
+    float *router;   /* [rows][experts] */
+    uint32_t *top_id; /* [rows][n_top], ascending ids */
+    float *top_w;
+    float *expert_act; /* [rows x n_top][3 x expert]: gate|up, then the activation */
+    float *hidden, *draft; /* [rows][e] */
+    float *gather;   /* [samples][e] */
+    float *eh_in;    /* [rows][2 e] */
+    float *logits;   /* [samples][vocab] */
+    uint32_t *logits_at; /* [samples] row of logits of a plan's entry: the trunk's first, then the draft's */
+    uint32_t n_trunk_samples;
+    struct cpu_rows rows[2]; /* trunk, draft */
+};
+
+struct cpu {
+    struct kern *k;
+    const struct cpu_ops *ops;
+    uint32_t n_threads;
+    struct cpu_layout l;
+    struct cpu_lane lane[KERN_LANES];
+    const char *weights;
+    char *slots, *pages, *work;
+    struct pool pool;
+};
+
+/* What a stage function is handed. */
+struct cpu_run {
+    struct cpu *c;
+    const struct cpu_ops *ops;
+    struct cpu_lane *lane;
+    uint32_t lane_id;
+    const struct kern_plan *plan;
+    struct kern_counters *count; /* member 0 only */
+    uint32_t me, n;              /* this member, members */
+    float *scratch;              /* this member's */
+    uint32_t *group;
+};
+
+/* ---- layout (cpu_layout.c) ---- */
+
+int cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_layout *ret);
+uint32_t cpu_threads(const struct kern_config *cfg);
+static inline uint64_t cpu_expert_group_words(const struct kern_config *cfg, uint32_t rows) {
+    return (uint64_t)rows * cfg->model.n_top * 4 + cfg->model.n_experts + 16;
+}
+
+/* ---- packing (cpu_pack.c) ---- */
+
+void cpu_clear_paddings(struct cpu *c);
+int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+             const void *bytes, uint64_t n);
+
+/* ---- stages ---- */
+
+void cpu_stage_embed(struct cpu_run *r);
+void cpu_stage_site_in(struct cpu_run *r, uint32_t layer, uint32_t site);
+void cpu_stage_site_out(struct cpu_run *r, uint32_t layer, uint32_t site);
+void cpu_stage_final(struct cpu_run *r);
+void cpu_stage_draft_in(struct cpu_run *r, uint32_t layer);
+void cpu_stage_draft_out(struct cpu_run *r, uint32_t layer);
+void cpu_stage_head(struct cpu_run *r, uint32_t source);
+void cpu_stage_kda(struct cpu_run *r, uint32_t layer);
+void cpu_stage_mla(struct cpu_run *r, uint32_t layer);
+void cpu_stage_dense(struct cpu_run *r, uint32_t layer);
+void cpu_stage_moe(struct cpu_run *r, uint32_t layer);
+
+/* ---- small helpers ---- */
+
+static inline const float *cpu_vec(const struct cpu_run *r, uint64_t off) {
+    return (const float *)(const void *)(r->c->weights + off);
+}
+static inline const uint32_t *cpu_words(const struct cpu_run *r, uint64_t off) {
+    return (const uint32_t *)(const void *)(r->c->weights + off);
+}
+static inline uint64_t mat_bytes(const struct cpu_mat *m) {
+    return (uint64_t)m->panels * m->k * 32;
+}
+static inline bool is_draft(const struct cpu_run *r, uint32_t layer) {
+    return layer >= r->c->k->cfg.model.n_layers;
+}
+static inline struct cpu_rows *rows_of(const struct cpu_run *r, uint32_t layer) {
+    return &r->lane->rows[is_draft(r, layer)];
+}
+static inline char *slot_at(const struct cpu_run *r, uint32_t slot, uint64_t off) {
+    return r->c->slots + slot * r->c->l.slot_stride + off;
+}
+static inline void run_barrier(struct cpu_run *r) {
+    pool_barrier(&r->c->pool);
+}
+/* This member's share of n items in order; shares differ by one item at most. */
+static inline uint32_t share_lo(const struct cpu_run *r, uint32_t n) {
+    return (uint32_t)((uint64_t)n * r->me / r->n);
+}
+static inline uint32_t share_hi(const struct cpu_run *r, uint32_t n) {
+    return (uint32_t)((uint64_t)n * (r->me + 1) / r->n);
+}
+/* This member's share of a product: its panels for all rows. No barrier. */
+static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const float *x, size_t ldx, uint32_t rows,
+                            float *out, size_t ldo) {
+    uint32_t p0 = share_lo(r, m->panels), p1 = share_hi(r, m->panels);
+    if (p0 < p1 && rows)
+        r->ops->prod(cpu_words(r, m->off), m->k, p0, p1, x, ldx, NULL, rows, out + 16 * (size_t)p0, ldo);
+}
+static inline void count_mat(struct cpu_run *r, const struct cpu_mat *m, uint64_t rows) {
+    if (r->me == 0 && rows) {
+        r->count->weight_bytes += mat_bytes(m);
+        r->count->flops += 2 * (uint64_t)m->panels * 16 * m->k * rows;
+    }
+}
+static inline void count_bytes(struct cpu_run *r, uint64_t bytes) {
+    if (r->me == 0)
+        r->count->weight_bytes += bytes;
+}
+
+#endif

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_mla.c: the MLA sub-layer in absorbed form: latents and pooled index keys into their pages, selection,
+ * attention over the selected latents only.
+ *
+ * What a row sees is decided by its position alone: pools whose last token is at or before it, and the tail.
+ * Raw keys and gates of the last KERN_TAIL_RING positions stay in the slot, so a pool can be built again when
+ * a later step covers its positions once more. */
+#include "cpu.h"
+#include "host.h"
+
+#include <math.h>
+
+static float *z_row(const struct cpu_run *r, uint32_t row) {
+    return r->lane->z + (uint64_t)row * r->c->l.d.mla_z;
+}
+
+static bool bf16_cache(const struct cpu_run *r) {
+    return r->c->k->cfg.cache == KERN_CACHE_BF16;
+}
+
+/* Row `index` of `width` numbers in an area of a page. */
+static char *page_row(const struct cpu_run *r, uint32_t page, uint64_t area, uint64_t index, uint64_t width) {
+    return r->c->pages + page * r->c->l.page_bytes + area + index * width * (bf16_cache(r) ? 2 : 4);
+}
+
+static char *latent_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos) {
+    return page_row(r, s->pages[pos / KERN_PAGE_TOKENS], l->page, pos % KERN_PAGE_TOKENS, r->c->l.d.kv_rank);
+}
+
+static char *pool_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pool) {
+    const struct cpu_dims *d = &r->c->l.d;
+    uint32_t per = KERN_PAGE_TOKENS / r->c->k->cfg.model.index_kpool;
+    uint64_t latents = (uint64_t)KERN_PAGE_TOKENS * d->kv_rank * (bf16_cache(r) ? 2 : 4);
+    return page_row(r, s->pages[pool / per], l->page + latents, pool % per, d->idx_dim);
+}
+
+static void store_row(const struct cpu_run *r, char *at, const float *x, uint32_t n) {
+    if (bf16_cache(r))
+        r->ops->narrow((uint16_t *)(void *)at, x, n);
+    else
+        memcpy(at, x, n * sizeof(float));
+}
+
+/* A stored row as floats: itself, or widened into tmp. */
+static const float *load_row(const struct cpu_run *r, const char *at, float *tmp, uint32_t n) {
+    if (!bf16_cache(r))
+        return (const float *)(const void *)at;
+    r->ops->widen(tmp, (const uint16_t *)(const void *)at, n);
+    return tmp;
+}
+
+/* Norms of the projections; the latent goes to its page. */
+static void norms(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, bool index) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    for (uint32_t i = share_lo(r, rows->n), hi = share_hi(r, rows->n); i < hi; i++) {
+        float *z = z_row(r, i);
+        r->ops->rms(z, z, cpu_vec(r, l->qa_norm), d->q_rank, m->q_rank, m->rms_eps);
+        r->ops->rms(z + d->z_kv, z + d->z_kv, cpu_vec(r, l->kva_norm), d->kv_rank, m->kv_rank, m->rms_eps);
+        store_row(r, latent_at(r, l, &rows->seq[rows->seq_of[i]], rows->pos[i]), z + d->z_kv, d->kv_rank);
+        if (index)
+            r->ops->layer_norm(z + d->z_key, z + d->z_key, cpu_vec(r, l->knorm_w), cpu_vec(r, l->knorm_b),
+                               m->index_dim, 1e-6f);
+    }
+}
+
+/* ---- pooled keys ---------------------------------------------------------------------------------------- */
+
+static float *ring_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos) {
+    return (float *)(void *)slot_at(r, s->slot, l->slot) + (size_t)(pos % KERN_TAIL_RING) * 2 * r->c->l.d.idx_dim;
+}
+
+/* The pool that ends at row i, channels c .. c+15: raw keys and gates from this step's rows or from the ring. */
+static void build_pool(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos,
+                       uint32_t c) {
+    const struct cpu_dims *d = &r->c->l.d;
+    uint32_t kpool = r->c->k->cfg.model.index_kpool, p0 = pos + 1 - kpool;
+    const float *key[KERN_MAX_KPOOL], *gate[KERN_MAX_KPOOL];
+    _Alignas(64) float out[16];
+    for (uint32_t j = 0; j < kpool; j++) {
+        if (p0 + j >= s->pos0) {
+            const float *z = z_row(r, s->row0 + p0 + j - s->pos0);
+            key[j] = z + d->z_key + c;
+            gate[j] = z + d->z_gate + c;
+        } else {
+            const float *ring = ring_at(r, l, s, p0 + j);
+            key[j] = ring + c;
+            gate[j] = ring + d->idx_dim + c;
+        }
+    }
+    if (kpool > 1)
+        r->ops->pool(out, key, gate, cpu_vec(r, l->ape) + c, d->idx_dim, kpool, 16);
+    else
+        memcpy(out, key[0], sizeof out);
+    store_row(r, pool_at(r, l, s, pos / kpool) + c * (bf16_cache(r) ? 2ull : 4ull), out, 16);
+}
+
+/* Members share sequences and slices of 16 channels; a slice's pools are read before its ring is overwritten. */
+static void pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
+    const struct cpu_dims *d = &r->c->l.d;
+    uint32_t kpool = r->c->k->cfg.model.index_kpool, slices = d->idx_dim / 16, n = rows->n_seqs * slices;
+    for (uint32_t u = share_lo(r, n), hi = share_hi(r, n); u < hi; u++) {
+        const struct cpu_seq *s = &rows->seq[u / slices];
+        uint32_t c = u % slices * 16;
+        for (uint32_t i = 0; i < s->n_rows; i++)
+            if ((s->pos0 + i + 1) % kpool == 0)
+                build_pool(r, l, s, s->pos0 + i, c);
+        uint32_t i = s->n_rows > KERN_TAIL_RING ? s->n_rows - KERN_TAIL_RING : 0;
+        for (; i < s->n_rows; i++) {
+            const float *z = z_row(r, s->row0 + i);
+            float *ring = ring_at(r, l, s, s->pos0 + i);
+            memcpy(ring + c, z + d->z_key + c, 16 * sizeof(float));
+            if (kpool > 1)
+                memcpy(ring + d->idx_dim + c, z + d->z_gate + c, 16 * sizeof(float));
+        }
+    }
+}
+
+/* ---- selection ------------------------------------------------------------------------------------------ */
+
+/* Pools a row may choose from, and whether it has to choose at all. */
+static uint32_t visible_pools(const struct cpu_run *r, uint32_t pos) {
+    return (pos + 1) / r->c->k->cfg.model.index_kpool;
+}
+
+static void select_row(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, uint32_t i) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    const struct cpu_seq *s = &rows->seq[rows->seq_of[i]];
+    uint32_t n = visible_pools(r, rows->pos[i]);
+    r->lane->n_sel[i] = KERN_NONE;
+    if (n <= d->sel)
+        return;
+    float *score = r->scratch, *tmp = score + pad16(d->max_pools);
+    uint64_t *rank = (uint64_t *)(void *)(tmp + CPU_KEY_TILE * (size_t)d->idx_dim);
+    float scale = 1.0f / sqrtf((float)m->index_dim) / sqrtf((float)m->index_heads);
+    const float *q = r->lane->wide + (uint64_t)i * d->cq_n + d->q_all;
+    for (uint32_t p = 0; p < n; p += CPU_KEY_TILE) {
+        uint32_t t = n - p < CPU_KEY_TILE ? n - p : CPU_KEY_TILE;
+        const float *keys[CPU_KEY_TILE];
+        for (uint32_t j = 0; j < t; j++)
+            keys[j] = load_row(r, pool_at(r, l, s, p + j), tmp + j * (size_t)d->idx_dim, d->idx_dim);
+        r->ops->index_scores(score + p, q, d->idx_dim, z_row(r, i) + d->z_w, scale, m->index_heads, d->idx_dim,
+                             keys, t);
+    }
+    host_topk(score, n, d->sel, rank, r->lane->sel + (uint64_t)i * d->sel);
+    r->lane->n_sel[i] = d->sel;
+}
+
+static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint32_t index) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    for (uint32_t i = 0; r->me == 0 && i < rows->n; i++) {
+        uint32_t n = rows->pos[i] + 1, pools_seen = index == KERN_INDEX_NONE ? 0 : visible_pools(r, rows->pos[i]);
+        bool sparse = pools_seen > d->sel;
+        r->count->latent_rows += sparse ? d->sel * m->index_kpool + n % m->index_kpool : n;
+        if (index == KERN_INDEX_FULL && sparse)
+            r->count->pooled_keys += pools_seen;
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------ */
+
+/* The positions a row attends to, ascending, handed out tile by tile. */
+struct seen {
+    const uint32_t *sel; /* NULL: everything */
+    uint32_t n_sel, kpool, tail, end, at;
+};
+
+static uint32_t seen_next(struct seen *s, uint32_t *pos, uint32_t max) {
+    uint32_t n = 0, chosen = s->n_sel * s->kpool;
+    for (; n < max && s->at < chosen; s->at++)
+        pos[n++] = s->sel[s->at / s->kpool] * s->kpool + s->at % s->kpool;
+    for (; n < max && s->at >= chosen && s->tail + (s->at - chosen) < s->end; s->at++)
+        pos[n++] = s->tail + (s->at - chosen);
+    return n;
+}
+
+static void attend(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, uint32_t i,
+                   uint32_t head, uint32_t n_heads, bool index) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    const struct cpu_seq *s = &rows->seq[rows->seq_of[i]];
+    float *qa = r->lane->qa + (uint64_t)i * d->qa_all + (uint64_t)head * d->kv_rank;
+    float *wide = r->scratch + (size_t)CPU_HEAD_BLOCK * d->kv_rank;
+    struct cpu_attn a = {.n_heads = n_heads, .rank = d->kv_rank, .scale = 1.0f / sqrtf((float)m->nope_dim),
+                         .q = qa, .out = qa, .scratch = r->scratch};
+    struct seen seen = {.end = rows->pos[i] + 1};
+    if (index && r->lane->n_sel[i] != KERN_NONE)
+        seen = (struct seen){.sel = r->lane->sel + (uint64_t)i * d->sel, .n_sel = r->lane->n_sel[i],
+                             .kpool = m->index_kpool, .tail = seen.end / m->index_kpool * m->index_kpool,
+                             .end = seen.end};
+    uint32_t pos[CPU_KEY_TILE], n;
+    r->ops->attn_begin(&a);
+    while ((n = seen_next(&seen, pos, CPU_KEY_TILE)) > 0) {
+        const float *keys[CPU_KEY_TILE];
+        for (uint32_t j = 0; j < n; j++)
+            keys[j] = load_row(r, latent_at(r, l, s, pos[j]), wide + j * (size_t)d->kv_rank, d->kv_rank);
+        r->ops->attn_tile(&a, keys, n);
+    }
+    r->ops->attn_end(&a);
+}
+
+/* A product with one matrix per head: members share the panels of all heads. */
+static void head_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t per_head, const float *x, size_t ldx,
+                      uint32_t x_head, uint32_t rows, float *out, size_t ldo) {
+    uint32_t panels = per_head / 16;
+    for (uint32_t p = share_lo(r, m->panels), hi = share_hi(r, m->panels); rows && p < hi;) {
+        uint32_t head = p / panels, end = (head + 1) * panels < hi ? (head + 1) * panels : hi;
+        r->ops->prod(cpu_words(r, m->off), m->k, p, end, x + (size_t)head * x_head, ldx, NULL, rows,
+                     out + (size_t)p * 16, ldo);
+        p = end;
+    }
+}
+
+static void attention(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, bool index) {
+    uint32_t heads = r->c->k->cfg.model.mla_heads, block = CPU_HEAD_BLOCK;
+    while (block > 1 && (uint64_t)rows->n * ((heads + block - 1) / block) < r->n)
+        block /= 2; /* a head's bits do not depend on its neighbours in a block */
+    uint32_t blocks = (heads + block - 1) / block, n = rows->n * blocks;
+    for (uint32_t u = pool_take(&r->c->pool); u < n; u = pool_take(&r->c->pool)) {
+        uint32_t head = u % blocks * block;
+        attend(r, l, rows, u / blocks, head, heads - head < block ? heads - head : block, index);
+    }
+}
+
+void cpu_stage_mla(struct cpu_run *r, uint32_t layer) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    const struct cpu_layer *l = &r->c->l.layer[layer];
+    const struct cpu_rows *rows = rows_of(r, layer);
+    uint32_t index = m->layer[layer].index;
+    bool full = index == KERN_INDEX_FULL;
+    run_prod(r, &l->in, r->lane->u, d->e, rows->n, r->lane->z, d->mla_z);
+    count_mat(r, &l->in, rows->n);
+    run_barrier(r);
+    norms(r, l, rows, full);
+    run_barrier(r);
+    run_prod(r, &l->cq, r->lane->z, d->mla_z, rows->n, r->lane->wide, d->cq_n);
+    count_mat(r, &l->cq, rows->n);
+    if (full)
+        pools(r, l, rows);
+    run_barrier(r);
+    head_prod(r, &l->uk, d->kv_rank, r->lane->wide, d->cq_n, d->nope, rows->n, r->lane->qa, d->qa_all);
+    count_mat(r, &l->uk, rows->n);
+    for (uint32_t i = full ? pool_take(&r->c->pool) : rows->n; i < rows->n; i = pool_take(&r->c->pool))
+        select_row(r, l, rows, i);
+    count_selection(r, rows, index);
+    run_barrier(r);
+    attention(r, l, rows, index != KERN_INDEX_NONE);
+    run_barrier(r);
+    head_prod(r, &l->uv, d->v, r->lane->qa, d->qa_all, d->kv_rank, rows->n, r->lane->attn_out, d->v_all);
+    count_mat(r, &l->uv, rows->n);
+    if (rows->n)
+        count_bytes(r, (d->q_rank + d->kv_rank + (full ? (2 + m->index_kpool) * d->idx_dim : 0)) * 4ull);
+    run_barrier(r);
+    run_prod(r, &l->out, r->lane->attn_out, d->v_all, rows->n, r->lane->y, d->e);
+    count_mat(r, &l->out, rows->n);
+    run_barrier(r);
+}
