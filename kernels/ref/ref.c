@@ -25,6 +25,11 @@ static void ref_close(struct kern *k) {
     k->impl = NULL;
 }
 
+static char *slot_base(const struct kern *k, uint32_t slot) {
+    const struct ref *r = k->impl;
+    return r->slots + slot * r->slot_bytes;
+}
+
 static int ref_plan_load(struct kern *k, uint32_t lane) {
     struct ref *r = k->impl;
     const struct kern_plan *p = k->plan[lane];
@@ -35,6 +40,9 @@ static int ref_plan_load(struct kern *k, uint32_t lane) {
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct kern_seq *s = &plan_seqs(p)[i];
         uint32_t n = host_draft_rows(p, s);
+        /* all layers at once: a draft layer that is not run must not keep another sequence's ring */
+        if (s->flags & KERN_SEQ_RESET)
+            memset(slot_base(k, s->slot), 0, r->slot_committed);
         memset(l->draft + s->row0, 1, n);
         l->n_draft += n;
     }
@@ -91,10 +99,6 @@ static int ref_wait(struct kern *k, uint32_t lane) {
 
 static uint64_t ref_slot_bytes(const struct kern *k) {
     return ((const struct ref *)k->impl)->slot_committed;
-}
-static char *slot_base(const struct kern *k, uint32_t slot) {
-    const struct ref *r = k->impl;
-    return r->slots + slot * r->slot_bytes;
 }
 /* Of the tail rings only the incomplete pool belongs to the state; the rest is what older positions or rejected
  * drafts left behind, and would make equal states look different. */

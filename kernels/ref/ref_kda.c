@@ -66,16 +66,12 @@ static void shift_window(const struct ref *r, float *window, const float *rows, 
     }
 }
 
+/* Commits the kept rows of the window before. (A reset was done when the plan was loaded.) */
 static void settle(struct ref_ctx *x, const struct kern_seq *s) {
     const struct ref *r = x->r;
     const uint64_t p = ref_p(r->m);
     float *state = slot_at(r, s->slot, r->state_at[x->layer]);
     float *window = slot_at(r, s->slot, r->window_at[x->layer]);
-    if (s->flags & KERN_SEQ_RESET) {
-        memset(state, 0, p * r->m->kda_dim * sizeof(float));
-        memset(window, 0, (r->m->conv_width - 1) * 3 * p * sizeof(float));
-        return;
-    }
     uint32_t keep = FAULT(keep_one_less) && s->keep > 1 ? s->keep - 1 : s->keep;
     for (uint32_t i = 0; i < keep; i++) {
         struct pending w = pending_row(r, s->slot, x->layer, i);
