@@ -16,7 +16,7 @@ struct cl_span {
 
 struct cl_arena {
     uint64_t size_bytes;
-    struct cl_span *spans;  /* taken, in order of off */
+    struct cl_span *spans; /* taken, in order of off */
     uint32_t n;
     uint32_t cap;
 };

@@ -11,14 +11,14 @@ struct answer {
     char *text;
     size_t len;
     size_t cap;
-    int status;  /* of END, or the first own failure */
+    int status; /* of END, or the first own failure */
     bool ended;
     bool stopping;
     struct glmd_usage usage;
 };
 
 static int append(struct answer *a, const char *text, size_t len) {
-    if (len >= a->cap - a->len) {  /* one byte stays for the NUL */
+    if (len >= a->cap - a->len) { /* one byte stays for the NUL */
         size_t cap = a->cap ? a->cap : 256;
         while (len >= cap - a->len) {
             if (cap > SIZE_MAX / 2)

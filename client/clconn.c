@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <time.h>
@@ -34,7 +35,7 @@ static int guard_new(glmd_conn *c) {
         return -errno;
     c->pid = getpid();
     if (madvise(p, page, MADV_WIPEONFORK) < 0) {
-        munmap(p, page);  /* before Linux 4.14: the pid is asked at every call instead */
+        munmap(p, page); /* before Linux 4.14: the pid is asked at every call instead */
         return 0;
     }
     c->fork_guard = p;
@@ -130,7 +131,7 @@ static void destroy(glmd_conn *c, bool is_child) {
     close_fd(&c->fd_sock);
     cl_tags_done(&c->tags);
     cl_arena_done(&c->arena);
-    if (!is_child)  /* a lock copied by fork may be held by a thread that is not here */
+    if (!is_child) /* a lock copied by fork may be held by a thread that is not here */
         pthread_mutex_destroy(&c->async.lock);
     free(c->async.tags);
     free(c->alts);
@@ -202,7 +203,8 @@ int glmd_connect_fd(int fd, const struct glmd_options *opt, glmd_conn **ret) {
         return r;
     }
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0 || type != SOCK_SEQPACKET) {
-        r = cl_say(&say, type ? -EPROTOTYPE : -errno, "the passed descriptor %d is not a SOCK_SEQPACKET socket", fd);
+        r = cl_say(&say, type ? -EPROTOTYPE : -errno,
+                   "the passed descriptor %d is not a SOCK_SEQPACKET socket", fd);
         close(fd);
         return r;
     }
@@ -211,20 +213,33 @@ int glmd_connect_fd(int fd, const struct glmd_options *opt, glmd_conn **ret) {
 
 static int explain(struct cl_say *say, int r) {
     const char *p = say->where;
+    struct stat st;
     switch (r) {
     case -ENOENT:
-        return cl_say(say, r, "no daemon at %s: the socket does not exist; start glmd, or name another socket "
-                      "in $GLMD_SOCKET", p);
+        return cl_say(say, r,
+                      "no daemon at %s: the socket does not exist; start glmd, or name another socket "
+                      "in $GLMD_SOCKET",
+                      p);
     case -ECONNREFUSED:
+        if (stat(p, &st) == 0 && !S_ISSOCK(st.st_mode))
+            return cl_say(say, r, "%s is not a socket: name the daemon's socket, by default %s", p,
+                          GLMD_DEFAULT_SOCKET);
         return cl_say(say, r, "no daemon at %s: the socket is there but nobody listens; start glmd", p);
     case -EACCES:
     case -EPERM:
-        return cl_say(say, r, "no permission to use %s: it is open to the members of the group that owns it "
-                      "(ls -l shows which); join it and log in again", p);
-    case -EPROTOTYPE: return cl_say(say, r, "%s is a socket of another program, not of glmd", p);
-    case -ETIMEDOUT: return cl_say(say, r, "the daemon at %s took no connection in time: it is overloaded or "
-                                   "stopped", p);
-    default: return cl_say(say, r, "cannot connect to %s: %s", p, glmd_strerror(r));
+        return cl_say(say, r,
+                      "no permission to use %s: it is open to the members of the group that owns it "
+                      "(ls -l shows which); join it and log in again",
+                      p);
+    case -EPROTOTYPE:
+        return cl_say(say, r, "%s is a socket of another program, not of glmd", p);
+    case -ETIMEDOUT:
+        return cl_say(say, r,
+                      "the daemon at %s took no connection in time: it is overloaded or "
+                      "stopped",
+                      p);
+    default:
+        return cl_say(say, r, "cannot connect to %s: %s", p, glmd_strerror(r));
     }
 }
 
@@ -270,8 +285,10 @@ int glmd_connect(const struct glmd_options *opt, glmd_conn **ret) {
     if (o.socket_path && !o.socket_path_len)
         return cl_say(&say, -EINVAL, "the socket path is empty");
     if (len >= sizeof a.sun_path || memchr(path, 0, len))
-        return cl_say(&say, -ENAMETOOLONG, "the socket path has %zu bytes: it must be shorter than %zu and hold "
-                      "no NUL", len, sizeof a.sun_path);
+        return cl_say(&say, -ENAMETOOLONG,
+                      "the socket path has %zu bytes: it must be shorter than %zu and hold "
+                      "no NUL",
+                      len, sizeof a.sun_path);
     memcpy(a.sun_path, path, len);
     memcpy(where, path, len);
     where[len] = 0;

@@ -16,7 +16,7 @@
 #include "ringops.h"
 #include "wire.h"
 
-#define CL_NEVER UINT64_MAX
+#define CL_NEVER     UINT64_MAX
 #define CL_NS_PER_MS 1000000ull
 
 /* Cancels asked by other threads, waiting for the owner. */
@@ -30,9 +30,9 @@ struct cl_async {
 /* Watching a daemon that may hang: a stale heartbeat is asked about by a PING before anybody is told. */
 enum cl_pulse_state { CL_PULSE_OK, CL_PULSE_ASKED, CL_PULSE_HUNG };
 struct cl_pulse {
-    int state;              /* enum cl_pulse_state */
-    uint64_t check_ns;      /* next look; CL_NEVER without live requests */
-    uint64_t asked;         /* opaque value of the last PING */
+    int state;         /* enum cl_pulse_state */
+    uint64_t check_ns; /* next look; CL_NEVER without live requests */
+    uint64_t asked;    /* opaque value of the last PING */
 };
 
 struct glmd_conn {
@@ -41,11 +41,11 @@ struct glmd_conn {
     pid_t pid;
 
     int fd_sock;
-    int fd_bell;            /* written, never read */
-    int fd_pipe;            /* read, non-blocking */
+    int fd_bell; /* written, never read */
+    int fd_pipe; /* read, non-blocking */
     int fd_timer;
-    int fd_wake;            /* private eventfd behind glmd_wakeup() */
-    int fd_epoll;           /* over sock, pipe, timer and wake: what glmd_get_fd() gives */
+    int fd_wake;  /* private eventfd behind glmd_wakeup() */
+    int fd_epoll; /* over sock, pipe, timer and wake: what glmd_get_fd() gives */
 
     void *u_map;
     void *d_map;
@@ -59,13 +59,13 @@ struct glmd_conn {
     struct glmw_producer sq;
     struct glmw_consumer tq;
 
-    struct glmw_welcome hello;  /* as granted; limits, state and model are kept current by NOTICE */
-    struct glmw_status status;  /* last whole reading */
+    struct glmw_welcome hello; /* as granted; limits, state and model are kept current by NOTICE */
+    struct glmw_status status; /* last whole reading */
     struct cl_arena arena;
     struct cl_tags tags;
-    struct glmd_alt *alts;  /* by record slot: one group never wraps because 4 records more are there */
+    struct glmd_alt *alts; /* by record slot: one group never wraps because 4 records more are there */
 
-    int error;              /* sticky, 0 while alive */
+    int error; /* sticky, 0 while alive */
     char error_text[256];
     bool ring_bad;          /* the ring itself is not to be believed any more */
     bool socket_done;       /* EOF or BYE was seen, or the socket is shut */
@@ -79,9 +79,9 @@ struct glmd_conn {
 
     uint32_t coalesce_tokens;
     uint64_t coalesce_ns;
-    uint64_t coalesce_at_ns;  /* deadline of the current sleep */
-    uint64_t retry_at_ns;     /* for owed entries */
-    uint64_t timer_at_ns;     /* what the timer descriptor is set to */
+    uint64_t coalesce_at_ns; /* deadline of the current sleep */
+    uint64_t retry_at_ns;    /* for owed entries */
+    uint64_t timer_at_ns;    /* what the timer descriptor is set to */
     struct cl_pulse pulse;
 
     struct cl_async async;

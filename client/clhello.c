@@ -32,12 +32,14 @@ int cl_say(struct cl_say *s, int error, const char *fmt, ...) {
 }
 
 static int send_hello(glmd_conn *c, const struct glmd_options *opt, struct cl_say *say) {
-    struct glmw_hello h = {.wire_min = GLMW_WIRE_MIN, .wire_max = GLMW_WIRE_MAX, .features_wanted = CL_FEATURES};
+    struct glmw_hello h = {
+        .wire_min = GLMW_WIRE_MIN, .wire_max = GLMW_WIRE_MAX, .features_wanted = CL_FEATURES};
     h.page_size = (uint32_t)sysconf(_SC_PAGESIZE);
     const uint32_t sizes[4] = {opt->entries_log2, opt->records_log2, opt->payload_log2, opt->text_log2};
     for (unsigned i = 0; i < 4; i++)
         if (sizes[i] > 31)
-            return cl_say(say, -EINVAL, "a size of 2^%u was asked for a ring or arena: use at most 31", sizes[i]);
+            return cl_say(say, -EINVAL, "a size of 2^%u was asked for a ring or arena: use at most 31",
+                          sizes[i]);
     h.sq_log2 = (uint8_t)sizes[0];
     h.tq_log2 = (uint8_t)sizes[1];
     h.pay_log2 = (uint8_t)sizes[2];
@@ -48,7 +50,7 @@ static int send_hello(glmd_conn *c, const struct glmd_options *opt, struct cl_sa
     }
     int r = cl_packet_send(c, GLMW_PKT_HELLO, &h, sizeof h);
     if (r == -EPIPE || r == -ECONNRESET)
-        r = 0;  /* the reason may already lie on our side of the socket: read it */
+        r = 0; /* the reason may already lie on our side of the socket: read it */
     if (r < 0)
         return cl_say(say, r, "%s: the greeting could not be sent: %s", say->where, glmd_strerror(r));
     return 0;
@@ -62,9 +64,10 @@ static int refused(const char *body, uint32_t len, struct cl_say *say) {
     j.text[sizeof j.text - 1] = 0;
     int r = j.error < 0 && j.error > -4096 ? j.error : -EPROTO;
     if (r == -EPROTONOSUPPORT)
-        return cl_say(say, r, "%s: the daemon speaks protocol %u to %u and this program %u to %u: "
-                      "update the older of the two", say->where, j.wire_min, j.wire_max, GLMW_WIRE_MIN,
-                      GLMW_WIRE_MAX);
+        return cl_say(say, r,
+                      "%s: the daemon speaks protocol %u to %u and this program %u to %u: "
+                      "update the older of the two",
+                      say->where, j.wire_min, j.wire_max, GLMW_WIRE_MIN, GLMW_WIRE_MAX);
     if (j.retry_after_ms)
         return cl_say(say, r, "%s: the daemon refused: %s; try again in %u ms", say->where,
                       j.text[0] ? j.text : glmd_strerror(r), j.retry_after_ms);
@@ -83,16 +86,16 @@ static int read_welcome(glmd_conn *c, uint64_t deadline_ns, struct cl_fds *fds, 
             uint64_t now = cl_now_ns();
             struct pollfd pf = {.fd = c->fd_sock, .events = POLLIN};
             if (now >= deadline_ns)
-                return cl_say(say, -ETIMEDOUT, "%s: the daemon did not answer in time: is it stopped or hung?",
-                              say->where);
+                return cl_say(say, -ETIMEDOUT,
+                              "%s: the daemon did not answer in time: is it stopped or hung?", say->where);
             uint64_t ms = (deadline_ns - now) / CL_NS_PER_MS + 1;
             if (poll(&pf, 1, ms < INT_MAX ? (int)ms : INT_MAX) < 0 && errno != EINTR)
                 return cl_say(say, -errno, "%s: waiting for the daemon failed", say->where);
             continue;
         }
         if (n == 0)
-            return cl_say(say, -ECONNRESET, "%s: the daemon closed the connection without a reason: see its log",
-                          say->where);
+            return cl_say(say, -ECONNRESET,
+                          "%s: the daemon closed the connection without a reason: see its log", say->where);
         if (n < 0)
             return cl_say(say, n, "%s: what answers is not a glmd daemon (%s)", say->where, glmd_strerror(n));
         const char *body = p.bytes + sizeof p.h;
@@ -104,8 +107,10 @@ static int read_welcome(glmd_conn *c, uint64_t deadline_ns, struct cl_fds *fds, 
         if (p.h.type == GLMW_PKT_REJECT)
             return refused(body, p.h.len, say);
         if (!(p.h.flags & GLMW_PKTF_IGNORABLE) || p.h.type == GLMW_PKT_WELCOME)
-            return cl_say(say, -EPROTO, "%s: the daemon answered the greeting with a packet of type %u, %u bytes "
-                          "and %u descriptors", say->where, p.h.type, p.h.len, fds->n);
+            return cl_say(say, -EPROTO,
+                          "%s: the daemon answered the greeting with a packet of type %u, %u bytes "
+                          "and %u descriptors",
+                          say->where, p.h.type, p.h.len, fds->n);
     }
 }
 
@@ -115,7 +120,7 @@ static bool part_ok(uint64_t off, uint64_t bytes, uint64_t first, uint64_t regio
 }
 
 static bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
-    return a + a_bytes <= b || b + b_bytes <= a;  /* both are below CL_REGION_MAX: no wrap */
+    return a + a_bytes <= b || b + b_bytes <= a; /* both are below CL_REGION_MAX: no wrap */
 }
 
 static bool log2_ok(uint8_t v, unsigned min, unsigned max) {
@@ -139,10 +144,12 @@ static const char *welcome_fault(const struct glmw_welcome *w) {
     uint64_t sq = (uint64_t)GLMW_SLOT_BYTES << w->sq_log2, pay = (uint64_t)1 << w->pay_log2;
     uint64_t tq = (uint64_t)GLMW_SLOT_BYTES << w->tq_log2, txt = (uint64_t)1 << w->txt_log2;
     if (!part_ok(w->sq_off, sq, sizeof(struct glmw_u), w->u_bytes) ||
-        !part_ok(w->pay_off, pay, sizeof(struct glmw_u), w->u_bytes) || !apart(w->sq_off, sq, w->pay_off, pay))
+        !part_ok(w->pay_off, pay, sizeof(struct glmw_u), w->u_bytes) ||
+        !apart(w->sq_off, sq, w->pay_off, pay))
         return "offsets in the upper region";
     if (!part_ok(w->tq_off, tq, sizeof(struct glmw_d), w->d_bytes) ||
-        !part_ok(w->txt_off, txt, sizeof(struct glmw_d), w->d_bytes) || !apart(w->tq_off, tq, w->txt_off, txt))
+        !part_ok(w->txt_off, txt, sizeof(struct glmw_d), w->d_bytes) ||
+        !apart(w->tq_off, tq, w->txt_off, txt))
         return "offsets in the lower region";
     return NULL;
 }
@@ -189,7 +196,8 @@ static int map_regions(glmd_conn *c, const struct cl_fds *fds, struct cl_say *sa
         return cl_say(say, -EPROTO, "%s: the daemon sent a memory region that is too small or not sealed",
                       say->where);
     if (fstat(fds->fd[GLMW_FD_PIPE], &st) < 0 || !S_ISFIFO(st.st_mode))
-        return cl_say(say, -EPROTO, "%s: the daemon sent something else than a pipe for wake-ups", say->where);
+        return cl_say(say, -EPROTO, "%s: the daemon sent something else than a pipe for wake-ups",
+                      say->where);
     int r = map_region(fds->fd[GLMW_FD_U], w->u_bytes, PROT_READ | PROT_WRITE, &c->u_map);
     if (r == 0) {
         c->u_bytes = (size_t)w->u_bytes;
@@ -221,7 +229,7 @@ int cl_hello(glmd_conn *c, const struct glmd_options *opt, uint64_t deadline_ns,
     }
     c->fd_bell = fds.fd[GLMW_FD_BELL];
     c->fd_pipe = fds.fd[GLMW_FD_PIPE];
-    close(fds.fd[GLMW_FD_U]);  /* the maps stay */
+    close(fds.fd[GLMW_FD_U]); /* the maps stay */
     close(fds.fd[GLMW_FD_D]);
     int flags = fcntl(c->fd_pipe, F_GETFL);
     if (flags < 0 || fcntl(c->fd_pipe, F_SETFL, flags | O_NONBLOCK) < 0)

@@ -13,24 +13,42 @@ uint32_t glmd_version(void) {
 
 const char *glmd_strerror(int r) {
     switch (r < 0 ? r : -r) {
-    case 0: return "success";
-    case -EAGAIN: return "nothing now";
-    case -EBADMSG: return "the request is malformed";
-    case -EBUSY: return "too many live requests";
-    case -ECANCELED: return "cancelled";
-    case -ECHILD: return "the connection was made before fork() and belongs to the parent";
-    case -EDQUOT: return "the quota of this user is used up";
-    case -EMSGSIZE: return "too large";
-    case -ENOBUFS: return "the rings are full";
-    case -ENODATA: return "the point to go on from is gone";
-    case -EOPNOTSUPP: return "not offered by this daemon";
-    case -EOVERFLOW: return "longer than the context";
-    case -EPIPE: return "the daemon is gone";
-    case -EPROTO: return "the daemon broke the protocol";
-    case -EPROTONOSUPPORT: return "no common protocol version";
-    case -ESHUTDOWN: return "the daemon is draining";
-    case -ETIMEDOUT: return "timed out";
-    default: break;
+    case 0:
+        return "success";
+    case -EAGAIN:
+        return "nothing now";
+    case -EBADMSG:
+        return "the request is malformed";
+    case -EBUSY:
+        return "too many live requests";
+    case -ECANCELED:
+        return "cancelled";
+    case -ECHILD:
+        return "the connection was made before fork() and belongs to the parent";
+    case -EDQUOT:
+        return "the quota of this user is used up";
+    case -EMSGSIZE:
+        return "too large";
+    case -ENOBUFS:
+        return "the rings are full";
+    case -ENODATA:
+        return "the point to go on from is gone";
+    case -EOPNOTSUPP:
+        return "not offered by this daemon";
+    case -EOVERFLOW:
+        return "longer than the context";
+    case -EPIPE:
+        return "the daemon is gone";
+    case -EPROTO:
+        return "the daemon broke the protocol";
+    case -EPROTONOSUPPORT:
+        return "no common protocol version";
+    case -ESHUTDOWN:
+        return "the daemon is draining";
+    case -ETIMEDOUT:
+        return "timed out";
+    default:
+        break;
     }
     /* strerrordesc_np gives static storage whatever the thread, unlike strerror */
     const char *s = r == (int)0x80000000 ? NULL : strerrordesc_np(r < 0 ? -r : r);
@@ -74,7 +92,7 @@ int glmd_get_info(glmd_conn *c, struct glmd_info *ret) {
         return r;
     const struct glmw_welcome *w = &c->hello;
     struct glmw_status *s = &c->status;
-    glmw_status_read(&c->d->status, s);  /* a daemon that died while writing: the last whole reading stays */
+    glmw_status_read(&c->d->status, s); /* a daemon that died while writing: the last whole reading stays */
     uint64_t now = cl_now_ns();
     struct glmd_info i = {
         .state = s->state ? s->state : w->state,

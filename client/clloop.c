@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One descriptor for any loop: an epoll descriptor over the socket (the daemon's end), the notify pipe (its
- * bells), a timer and an eventfd for other threads.  Runs on the connection's thread, except glmd_wakeup(). */
+ * bells), a timer and an eventfd for other threads.  Runs on the connection's thread, except glmd_wakeup().
+ */
 #include <errno.h>
 #include <poll.h>
 #include <sys/timerfd.h>
@@ -30,14 +31,16 @@ static uint64_t earliest(const glmd_conn *c) {
     return c->retry_at_ns < t ? c->retry_at_ns : t;
 }
 
-/* A timer that is already set earlier is left alone: one spurious wake is cheaper than a system call a sleep. */
+/* A timer that is already set earlier is left alone: one spurious wake is cheaper than a system call a sleep.
+ */
 void cl_timer_plan(glmd_conn *c) {
     uint64_t t = earliest(c);
     if (t >= c->timer_at_ns)
         return;
     if (!t)
-        t = 1;  /* zero would disarm */
-    struct itimerspec s = {.it_value = {.tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u)}};
+        t = 1; /* zero would disarm */
+    struct itimerspec s = {
+        .it_value = {.tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u)}};
     if (timerfd_settime(c->fd_timer, TFD_TIMER_ABSTIME, &s, NULL) == 0)
         c->timer_at_ns = t;
 }
@@ -90,7 +93,8 @@ static void on_timer(glmd_conn *c) {
 
 static void drain(int fd) {
     char junk[4096];
-    while (read(fd, junk, sizeof junk) == (ssize_t)sizeof junk) {}
+    while (read(fd, junk, sizeof junk) == (ssize_t)sizeof junk) {
+    }
 }
 
 static void run_async(glmd_conn *c) {
@@ -159,7 +163,7 @@ int glmd_get_timeout(glmd_conn *c, uint64_t *ret_ns) {
 }
 
 int glmd_wakeup(glmd_conn *c) {
-    int saved = errno;  /* callable from a signal handler */
+    int saved = errno; /* callable from a signal handler */
     int r = cl_check(c);
     if (r == 0)
         cl_bell_write(c->fd_wake);

@@ -104,7 +104,7 @@ static void on_pong(glmd_conn *c, const void *body) {
     uint64_t v;
     memcpy(&v, body, sizeof v);
     if (c->pulse.state == CL_PULSE_OK || v != c->pulse.asked)
-        return;  /* an answer to an older question */
+        return; /* an answer to an older question */
     if (c->pulse.state == CL_PULSE_HUNG)
         cl_notice(c, GLMD_NOTICE_ALIVE);
     c->pulse.state = CL_PULSE_OK;
@@ -120,15 +120,23 @@ static void on_packet(glmd_conn *c, const struct glmw_packet_hdr *h, const void 
     if (unknown && (h->flags & GLMW_PKTF_IGNORABLE))
         return;
     if (unknown || !want[h->type] || h->len != want[h->type]) {
-        cl_die(c, -EPROTO, "the daemon sent a packet of type %u and %u bytes, which has no place here", h->type,
-               h->len);
+        cl_die(c, -EPROTO, "the daemon sent a packet of type %u and %u bytes, which has no place here",
+               h->type, h->len);
         return;
     }
     switch (h->type) {
-    case GLMW_PKT_NOTICE: on_notice(c, body); break;
-    case GLMW_PKT_PING: cl_packet_send(c, GLMW_PKT_PONG, body, h->len); break;
-    case GLMW_PKT_PONG: on_pong(c, body); break;
-    default: on_bye(c, body); break;
+    case GLMW_PKT_NOTICE:
+        on_notice(c, body);
+        break;
+    case GLMW_PKT_PING:
+        cl_packet_send(c, GLMW_PKT_PONG, body, h->len);
+        break;
+    case GLMW_PKT_PONG:
+        on_pong(c, body);
+        break;
+    default:
+        on_bye(c, body);
+        break;
     }
 }
 

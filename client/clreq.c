@@ -19,15 +19,15 @@ struct bytes {
 };
 
 struct glmd_req {
-    int error;               /* -ENOMEM, sticky */
-    int role;                /* of the open message, 0 outside */
+    int error; /* -ENOMEM, sticky */
+    int role;  /* of the open message, 0 outside */
     bool has_messages;
     bool has_tokens;
-    bool has_result;         /* in the open message */
+    bool has_result; /* in the open message */
     bool has_reasoning;
     struct bytes prompt;
     struct bytes options;
-    struct bytes tail;       /* rebuilt by every cl_req_seal() */
+    struct bytes tail; /* rebuilt by every cl_req_seal() */
     struct bytes bias;
     struct glmw_sampling sampling;
     struct glmw_tlv_chat chat;
@@ -172,7 +172,7 @@ int glmd_req_message(glmd_req *r, int role, const char *text, size_t len) {
                                : glmd_req_part_text(r, text, len);
     if (e == 0)
         e = glmd_req_end(r);
-    if (e < 0) {  /* all or nothing */
+    if (e < 0) { /* all or nothing */
         r->prompt.len = mark;
         r->role = 0;
         r->has_messages = had;
@@ -199,8 +199,8 @@ int glmd_req_part_tool_call(glmd_req *r, const char *id, size_t id_len, const ch
         return -EBADMSG;
     if (id_len > GLMW_CALL_ID_MAX || name_len > GLMW_TOOL_NAME_MAX || arguments_len > REQ_MAX_BYTES)
         return -EMSGSIZE;
-    struct glmw_tlv_call h = {.id_len = (uint32_t)id_len, .name_len = (uint32_t)name_len,
-                              .args_len = (uint32_t)arguments_len};
+    struct glmw_tlv_call h = {
+        .id_len = (uint32_t)id_len, .name_len = (uint32_t)name_len, .args_len = (uint32_t)arguments_len};
     struct piece p[] = {{&h, sizeof h}, {id, id_len}, {name, name_len}, {arguments, arguments_len}};
     return put_tlv(r, &r->prompt, GLMW_TLV_PART_TOOL_CALL, p, 4);
 }
@@ -298,7 +298,7 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
     struct glmw_sampling *s = &r->sampling;
     switch (key) {
     case GLMD_KEY_MAX_TOKENS:
-        if (!value || value > UINT32_MAX)  /* 0 on the wire means the daemon's limit */
+        if (!value || value > UINT32_MAX) /* 0 on the wire means the daemon's limit */
             return -ERANGE;
         r->max_tokens = (uint32_t)value;
         return 0;
@@ -307,7 +307,9 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
             return -ERANGE;
         r->deadline_ms = (uint32_t)value;
         return 0;
-    case GLMD_KEY_SESSION: r->session = value; return 0;
+    case GLMD_KEY_SESSION:
+        r->session = value;
+        return 0;
     case GLMD_KEY_QUIET:
         if (value > 1)
             return -ERANGE;
@@ -317,18 +319,29 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
         s->seed = value;
         s->has |= GLMW_HAS_SEED;
         return 0;
-    case GLMD_KEY_MIN_TOKENS: return set_sampled(r, &s->min_tokens, GLMW_HAS_MIN_TOKENS, value);
-    case GLMD_KEY_TOP_K: return set_sampled(r, &s->top_k, GLMW_HAS_TOP_K, value);
-    case GLMD_KEY_ALTERNATIVES: return set_sampled(r, &s->n_alts, GLMW_HAS_N_ALTS, value);
-    case GLMD_KEY_THINKING_BUDGET: return set_sampled(r, &s->thinking_budget, GLMW_HAS_THINKING_BUDGET, value);
-    case GLMD_KEY_IGNORE_EOS: return set_flag(&s->flags, GLMW_SAMP_IGNORE_EOS, value);
-    case GLMD_KEY_LOGPROBS: return set_flag(&s->flags, GLMW_SAMP_LOGPROBS, value);
-    case GLMD_KEY_THINKING: return set_tri(r, &r->chat.thinking, value);
-    case GLMD_KEY_CLEAR_THINKING: return set_tri(r, &r->chat.clear_thinking, value);
-    case GLMD_KEY_GENERATION_PROMPT: return set_tri(r, &r->chat.add_generation_prompt, value);
+    case GLMD_KEY_MIN_TOKENS:
+        return set_sampled(r, &s->min_tokens, GLMW_HAS_MIN_TOKENS, value);
+    case GLMD_KEY_TOP_K:
+        return set_sampled(r, &s->top_k, GLMW_HAS_TOP_K, value);
+    case GLMD_KEY_ALTERNATIVES:
+        return set_sampled(r, &s->n_alts, GLMW_HAS_N_ALTS, value);
+    case GLMD_KEY_THINKING_BUDGET:
+        return set_sampled(r, &s->thinking_budget, GLMW_HAS_THINKING_BUDGET, value);
+    case GLMD_KEY_IGNORE_EOS:
+        return set_flag(&s->flags, GLMW_SAMP_IGNORE_EOS, value);
+    case GLMD_KEY_LOGPROBS:
+        return set_flag(&s->flags, GLMW_SAMP_LOGPROBS, value);
+    case GLMD_KEY_THINKING:
+        return set_tri(r, &r->chat.thinking, value);
+    case GLMD_KEY_CLEAR_THINKING:
+        return set_tri(r, &r->chat.clear_thinking, value);
+    case GLMD_KEY_GENERATION_PROMPT:
+        return set_tri(r, &r->chat.add_generation_prompt, value);
     case GLMD_KEY_TOOL_CHOICE:
-    case GLMD_KEY_PARALLEL_CALLS: return set_choice(r, key, value);
-    default: return -EINVAL;
+    case GLMD_KEY_PARALLEL_CALLS:
+        return set_choice(r, key, value);
+    default:
+        return -EINVAL;
     }
 }
 
@@ -339,13 +352,26 @@ int glmd_req_set_f64(glmd_req *r, int key, double value) {
     float *field;
     uint32_t has;
     switch (key) {
-    case GLMD_KEY_TEMPERATURE: field = &s->temperature, has = GLMW_HAS_TEMPERATURE; break;
-    case GLMD_KEY_TOP_P: field = &s->top_p, has = GLMW_HAS_TOP_P; break;
-    case GLMD_KEY_MIN_P: field = &s->min_p, has = GLMW_HAS_MIN_P; break;
-    case GLMD_KEY_REPETITION_PENALTY: field = &s->repetition_penalty, has = GLMW_HAS_REPETITION; break;
-    case GLMD_KEY_PRESENCE_PENALTY: field = &s->presence_penalty, has = GLMW_HAS_PRESENCE; break;
-    case GLMD_KEY_FREQUENCY_PENALTY: field = &s->frequency_penalty, has = GLMW_HAS_FREQUENCY; break;
-    default: return -EINVAL;
+    case GLMD_KEY_TEMPERATURE:
+        field = &s->temperature, has = GLMW_HAS_TEMPERATURE;
+        break;
+    case GLMD_KEY_TOP_P:
+        field = &s->top_p, has = GLMW_HAS_TOP_P;
+        break;
+    case GLMD_KEY_MIN_P:
+        field = &s->min_p, has = GLMW_HAS_MIN_P;
+        break;
+    case GLMD_KEY_REPETITION_PENALTY:
+        field = &s->repetition_penalty, has = GLMW_HAS_REPETITION;
+        break;
+    case GLMD_KEY_PRESENCE_PENALTY:
+        field = &s->presence_penalty, has = GLMW_HAS_PRESENCE;
+        break;
+    case GLMD_KEY_FREQUENCY_PENALTY:
+        field = &s->frequency_penalty, has = GLMW_HAS_FREQUENCY;
+        break;
+    default:
+        return -EINVAL;
     }
     *field = (float)value;
     s->has |= has;
@@ -376,8 +402,10 @@ int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t len) {
     if (len && !value)
         return -EINVAL;
     switch (key) {
-    case GLMD_KEY_STOP: return put_text(r, &r->options, GLMW_TLV_STOP, value, len);
-    case GLMD_KEY_EFFORT: return set_effort(r, value, len);
+    case GLMD_KEY_STOP:
+        return put_text(r, &r->options, GLMW_TLV_STOP, value, len);
+    case GLMD_KEY_EFFORT:
+        return set_effort(r, value, len);
     case GLMD_KEY_TOOL_NAME:
         if (len > sizeof r->tool_name)
             return -EMSGSIZE;
@@ -395,7 +423,8 @@ int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t len) {
             memcpy(r->label, value, len);
         r->label_len = (uint32_t)len;
         return 0;
-    default: return -EINVAL;
+    default:
+        return -EINVAL;
     }
 }
 

@@ -9,8 +9,8 @@
 #include "clconn.h"
 
 /* Bits of glmd_conn.notices */
-static const uint32_t notice_code[] = {GLMD_NOTICE_STATE, GLMD_NOTICE_LIMITS, GLMD_NOTICE_MODEL, GLMD_NOTICE_HANG,
-                                       GLMD_NOTICE_ALIVE};
+static const uint32_t notice_code[] = {GLMD_NOTICE_STATE, GLMD_NOTICE_LIMITS, GLMD_NOTICE_MODEL,
+                                       GLMD_NOTICE_HANG, GLMD_NOTICE_ALIVE};
 #define N_NOTICES (sizeof notice_code / sizeof notice_code[0])
 
 /* The public numbers that are passed through are those of the wire. */
@@ -64,8 +64,8 @@ static void blank_event(struct glmd_event *e) {
 }
 
 static enum taken broken(glmd_conn *c, const struct glmw_rec *r, const char *what) {
-    cl_die(c, -EPROTO, "the daemon sent a record of type %u with a wrong %s (tag %llu, seq %u)", r->type, what,
-           (unsigned long long)r->tag, r->seq);
+    cl_die(c, -EPROTO, "the daemon sent a record of type %u with a wrong %s (tag %llu, seq %u)", r->type,
+           what, (unsigned long long)r->tag, r->seq);
     return TAKEN_BROKEN;
 }
 
@@ -133,11 +133,16 @@ static void payload_done(glmd_conn *c, struct cl_live *l) {
 static void take_usage(struct cl_live *l, const struct glmw_rec *r) {
     struct glmw_usage u;
     memcpy(&u, r, sizeof u);
-    l->usage = (struct glmd_usage){.size = sizeof l->usage, .prompt_tokens = u.prompt_tokens,
-                                   .cached_tokens = u.cached_tokens, .completion_tokens = u.completion_tokens,
-                                   .reasoning_tokens = u.reasoning_tokens, .drafted_tokens = u.drafted_tokens,
-                                   .accepted_tokens = u.accepted_tokens, .queued_ns = u.queued_ns,
-                                   .prefill_ns = u.prefill_ns, .decode_ns = u.decode_ns};
+    l->usage = (struct glmd_usage){.size = sizeof l->usage,
+                                   .prompt_tokens = u.prompt_tokens,
+                                   .cached_tokens = u.cached_tokens,
+                                   .completion_tokens = u.completion_tokens,
+                                   .reasoning_tokens = u.reasoning_tokens,
+                                   .drafted_tokens = u.drafted_tokens,
+                                   .accepted_tokens = u.accepted_tokens,
+                                   .queued_ns = u.queued_ns,
+                                   .prefill_ns = u.prefill_ns,
+                                   .decode_ns = u.decode_ns};
     l->has_usage = true;
 }
 
@@ -155,8 +160,9 @@ static enum taken take_end(glmd_conn *c, const struct glmw_rec *r, struct cl_liv
     const struct glmw_rec_end *n = &r->u.end;
     if (n->status > 0 || n->status < -4095)
         return broken(c, r, "status");
-    if (l->accepted && !l->has_usage) {  /* an older daemon: END alone carries the counts */
-        l->usage = (struct glmd_usage){.size = sizeof l->usage, .prompt_tokens = n->prompt_tokens,
+    if (l->accepted && !l->has_usage) { /* an older daemon: END alone carries the counts */
+        l->usage = (struct glmd_usage){.size = sizeof l->usage,
+                                       .prompt_tokens = n->prompt_tokens,
                                        .cached_tokens = n->cached_tokens,
                                        .completion_tokens = n->completion_tokens,
                                        .accepted_tokens = n->accepted_tokens};
@@ -240,18 +246,26 @@ static enum taken take_tagged(glmd_conn *c, const struct glmw_rec *r, struct cl_
     if (!l->accepted && r->type != GLMW_REC_ACCEPTED && !refusal)
         return broken(c, r, "place: the request was not accepted");
     switch (r->type) {
-    case GLMW_REC_ACCEPTED: return take_accepted(c, r, l, e);
-    case GLMW_REC_PROGRESS: return take_progress(r, e);
+    case GLMW_REC_ACCEPTED:
+        return take_accepted(c, r, l, e);
+    case GLMW_REC_PROGRESS:
+        return take_progress(r, e);
     case GLMW_REC_TOKEN:
-    case GLMW_REC_TEXT: return take_token(c, r, l, at, e);
-    case GLMW_REC_TOOL: return take_tool(c, r, e);
+    case GLMW_REC_TEXT:
+        return take_token(c, r, l, at, e);
+    case GLMW_REC_TOOL:
+        return take_tool(c, r, e);
     case GLMW_REC_USAGE:
         take_usage(l, r);
         return TAKEN_NOTHING;
-    case GLMW_REC_END: return take_end(c, r, l, e);
-    case GLMW_REC_ERROR: return take_error(c, r, at, e);
-    case GLMW_REC_IDS: return take_ids(c, r, at, e);
-    default: return r->flags & GLMW_RF_IGNORABLE ? TAKEN_NOTHING : broken(c, r, "type");
+    case GLMW_REC_END:
+        return take_end(c, r, l, e);
+    case GLMW_REC_ERROR:
+        return take_error(c, r, at, e);
+    case GLMW_REC_IDS:
+        return take_ids(c, r, at, e);
+    default:
+        return r->flags & GLMW_RF_IGNORABLE ? TAKEN_NOTHING : broken(c, r, "type");
     }
 }
 
@@ -346,7 +360,7 @@ int cl_arm(glmd_conn *c) {
     if (c->armed)
         return cl_pending(c) ? 0 : 1;
     uint32_t ahead = c->need;
-    uint32_t most = c->tq.size / 4;  /* the ring must never be full before the bell */
+    uint32_t most = c->tq.size / 4; /* the ring must never be full before the bell */
     c->coalesce_at_ns = CL_NEVER;
     if (c->coalesce_tokens > 1 && c->flowing) {
         uint32_t k = c->coalesce_tokens < most ? c->coalesce_tokens : most;
@@ -380,7 +394,7 @@ static int next_event(glmd_conn *c, struct glmd_event *e) {
             enum taken t = take(c, have, e);
             if (t == TAKEN_EVENT)
                 return 1;
-            continue;  /* a skipped record, one that needs more, or a dead ring */
+            continue; /* a skipped record, one that needs more, or a dead ring */
         }
         if (c->error)
             return take_synthetic(c, e) ? 1 : c->error;
@@ -434,7 +448,7 @@ void cl_release(glmd_conn *c) {
     static const struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
     if (cl_entry_push(c, &nop) == -ENOBUFS) {
         c->credit_owed = true;
-        cl_owed_push(c);  /* sets the time of the next attempt */
+        cl_owed_push(c); /* sets the time of the next attempt */
         cl_timer_plan(c);
     }
 }

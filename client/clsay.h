@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 struct cl_say {
-    char *text;       /* the caller's buffer, may be NULL */
+    char *text; /* the caller's buffer, may be NULL */
     size_t bytes;
-    const char *where;  /* how the socket is called in messages */
+    const char *where; /* how the socket is called in messages */
 };
 
 /* Writes the line and returns error, so that a failure is one statement. */

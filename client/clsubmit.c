@@ -102,9 +102,14 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
     l->payload_off = off;
     l->has_payload = true;
     copy_payload(c, off, &p);
-    struct glmw_entry n = {.opcode = opcode, .flags = p.quiet ? GLMW_ENT_QUIET : 0,
-                           .payload_len = (uint32_t)p.total_bytes, .tag = l->tag, .payload_off = off,
-                           .session = p.session, .max_tokens = p.max_tokens, .deadline_ms = p.deadline_ms,
+    struct glmw_entry n = {.opcode = opcode,
+                           .flags = p.quiet ? GLMW_ENT_QUIET : 0,
+                           .payload_len = (uint32_t)p.total_bytes,
+                           .tag = l->tag,
+                           .payload_off = off,
+                           .session = p.session,
+                           .max_tokens = p.max_tokens,
+                           .deadline_ms = p.deadline_ms,
                            .client_ns = cl_now_ns()};
     e = cl_entry_push(c, &n);
     if (e < 0) {
@@ -146,7 +151,7 @@ int glmd_cancel(glmd_conn *c, uint64_t tag) {
         return r;
     struct cl_live *l = cl_tags_find(&c->tags, tag);
     if (!l || l->cancel_wanted || c->error)
-        return 0;  /* ended, asked before, or its synthetic END is on the way */
+        return 0; /* ended, asked before, or its synthetic END is on the way */
     r = push_cancel(c, tag);
     if (r == -ENOBUFS) {
         l->cancel_wanted = true;

@@ -12,29 +12,29 @@
 #include "glmd.h"
 
 #define CL_TAG_SLOT_BITS 12
-#define CL_TAG_SLOTS (1u << CL_TAG_SLOT_BITS)
+#define CL_TAG_SLOTS     (1u << CL_TAG_SLOT_BITS)
 
 struct cl_live {
     uint64_t tag;
-    struct cl_live *next;  /* in the retired or in the free list */
+    struct cl_live *next; /* in the retired or in the free list */
     uint64_t payload_off;
-    bool has_payload;      /* the daemon may still read the payload */
+    bool has_payload; /* the daemon may still read the payload */
     bool accepted;
     bool ended;
     bool has_usage;
-    bool cancel_wanted;    /* the ring was full when cancel was asked */
+    bool cancel_wanted; /* the ring was full when cancel was asked */
     uint32_t next_seq;
     struct glmd_usage usage;
 };
 
 struct cl_tags {
     struct cl_live **slots;
-    uint32_t n_slots;      /* allocated */
+    uint32_t n_slots; /* allocated */
     uint32_t n_live;
     uint64_t serial;
     struct cl_live *retired;
     struct cl_live *spare;
-    uint32_t scan;         /* where the search for a free slot and for the next live entry goes on */
+    uint32_t scan; /* where the search for a free slot and for the next live entry goes on */
 };
 
 void cl_tags_init(struct cl_tags *t);

@@ -92,17 +92,17 @@ GLMD_API void glmd_set_log(glmd_log_fn fn, void *userdata);
 
 struct glmd_options {
     uint32_t size;
-    uint32_t timeout_ms;      /* for connecting and shaking hands; 0: 5000 */
-    const char *socket_path;  /* NULL: $GLMD_SOCKET (ignored in set-id programs), then GLMD_DEFAULT_SOCKET */
+    uint32_t timeout_ms;     /* for connecting and shaking hands; 0: 5000 */
+    const char *socket_path; /* NULL: $GLMD_SOCKET (ignored in set-id programs), then GLMD_DEFAULT_SOCKET */
     size_t socket_path_len;
-    const char *client_name;  /* shown to the administrator; at most 32 bytes are sent; NULL: none */
+    const char *client_name; /* shown to the administrator; at most 32 bytes are sent; NULL: none */
     size_t client_name_len;
-    char *error;              /* receives one line for people when connecting fails: what, where, what */
-    size_t error_bytes;       /* to do; NUL-terminated when error_bytes > 0; untouched on success */
-    uint32_t entries_log2;    /* submission ring; this and the next three: 0 asks for the daemon's default, */
-    uint32_t records_log2;    /* token ring; the daemon may grant less */
-    uint32_t payload_log2;    /* bytes of the arena that carries requests: bounds the size of one request */
-    uint32_t text_log2;       /* bytes of the arena that carries text back */
+    char *error;           /* receives one line for people when connecting fails: what, where, what */
+    size_t error_bytes;    /* to do; NUL-terminated when error_bytes > 0; untouched on success */
+    uint32_t entries_log2; /* submission ring; this and the next three: 0 asks for the daemon's default, */
+    uint32_t records_log2; /* token ring; the daemon may grant less */
+    uint32_t payload_log2; /* bytes of the arena that carries requests: bounds the size of one request */
+    uint32_t text_log2;    /* bytes of the arena that carries text back */
 };
 
 /* Opens a connection; blocks for at most timeout_ms.  opt may be NULL and is borrowed for the call.
@@ -122,58 +122,58 @@ GLMD_API glmd_conn *glmd_close(glmd_conn *c);
 GLMD_API int glmd_get_error(glmd_conn *c, const char **ret_text);
 
 enum glmd_state {
-    GLMD_STATE_LOADING = 1,   /* reads the model */
+    GLMD_STATE_LOADING = 1, /* reads the model */
     GLMD_STATE_READY = 2,
-    GLMD_STATE_DRAINING = 3,  /* finishes what it has, takes nothing new */
+    GLMD_STATE_DRAINING = 3, /* finishes what it has, takes nothing new */
     GLMD_STATE_FAILED = 4
 };
 
 /* What a daemon may grant */
-#define GLMD_FEATURE_LOGPROBS    0x0001u
+#define GLMD_FEATURE_LOGPROBS     0x0001u
 #define GLMD_FEATURE_ALTERNATIVES 0x0002u
-#define GLMD_FEATURE_COALESCE    0x0010u
-#define GLMD_FEATURE_TOOL_EVENTS 0x0020u
-#define GLMD_FEATURE_TOKENIZE    0x0200u  /* glmd_tokenize() and glmd_count() */
+#define GLMD_FEATURE_COALESCE     0x0010u
+#define GLMD_FEATURE_TOOL_EVENTS  0x0020u
+#define GLMD_FEATURE_TOKENIZE     0x0200u /* glmd_tokenize() and glmd_count() */
 
 /* What a connection may do and what the daemon is doing.  A copy, taken at the time of the call. */
 struct glmd_info {
     uint32_t size;
-    uint32_t state;                /* enum glmd_state */
-    uint32_t wire;                 /* protocol version in use */
-    uint32_t load_permille;        /* while LOADING: how much of the model is there */
-    uint64_t features;             /* GLMD_FEATURE_* granted */
-    uint64_t generation;           /* random per start of the daemon */
+    uint32_t state;         /* enum glmd_state */
+    uint32_t wire;          /* protocol version in use */
+    uint32_t load_permille; /* while LOADING: how much of the model is there */
+    uint64_t features;      /* GLMD_FEATURE_* granted */
+    uint64_t generation;    /* random per start of the daemon */
     uint64_t connection_id;
-    char model[64];                /* name of the model, NUL-terminated, cut to fit */
+    char model[64]; /* name of the model, NUL-terminated, cut to fit */
     /* limits of this connection, 0: none stated */
-    uint32_t max_live;             /* requests live at once */
-    uint32_t max_context_tokens;   /* prompt plus answer */
+    uint32_t max_live;           /* requests live at once */
+    uint32_t max_context_tokens; /* prompt plus answer */
     uint32_t max_output_tokens;
-    uint32_t vocab_tokens;         /* token ids are below this */
+    uint32_t vocab_tokens; /* token ids are below this */
     uint32_t max_messages;
     uint32_t max_tools;
     uint32_t max_stops;
     uint32_t max_alternatives;
-    uint64_t max_request_bytes;    /* largest request payload */
+    uint64_t max_request_bytes; /* largest request payload */
     /* the daemon */
-    uint64_t heartbeat_age_ns;     /* since it last showed life */
+    uint64_t heartbeat_age_ns; /* since it last showed life */
     uint64_t uptime_ns;
     uint64_t kv_tokens_total;
     uint64_t kv_tokens_free;
-    uint64_t tokens_out;           /* generated since it started */
-    uint32_t queued;               /* requests waiting, all connections */
-    uint32_t running;              /* requests running, all connections */
-    uint32_t slots_total;          /* sequences it can hold at once */
+    uint64_t tokens_out;  /* generated since it started */
+    uint32_t queued;      /* requests waiting, all connections */
+    uint32_t running;     /* requests running, all connections */
+    uint32_t slots_total; /* sequences it can hold at once */
     uint32_t slots_free;
     uint32_t connections;
-    float prefill_tokens_per_second;  /* recent mean */
+    float prefill_tokens_per_second; /* recent mean */
     float decode_tokens_per_second;
     /* this connection */
-    uint32_t live;                 /* requests of this connection */
-    uint64_t stalls;               /* times a stream waited for its reader */
-    uint64_t bells_sent;           /* wake-ups sent, and spared */
+    uint32_t live;       /* requests of this connection */
+    uint64_t stalls;     /* times a stream waited for its reader */
+    uint64_t bells_sent; /* wake-ups sent, and spared */
     uint64_t bells_suppressed;
-    uint64_t records;              /* events sent */
+    uint64_t records; /* events sent */
 };
 GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
 
@@ -213,12 +213,7 @@ GLMD_API int glmd_wakeup(glmd_conn *c);
 /* A request copies what it is given.  It is made with a connection but not tied to it.  One that */
 /* ran out of memory stays so: the first -ENOMEM is repeated by every later call and by submit.   */
 
-enum glmd_role {
-    GLMD_ROLE_SYSTEM = 1,
-    GLMD_ROLE_USER = 2,
-    GLMD_ROLE_ASSISTANT = 3,
-    GLMD_ROLE_TOOL = 4
-};
+enum glmd_role { GLMD_ROLE_SYSTEM = 1, GLMD_ROLE_USER = 2, GLMD_ROLE_ASSISTANT = 3, GLMD_ROLE_TOOL = 4 };
 
 GLMD_API int glmd_req_new(glmd_conn *c, glmd_req **ret);
 
@@ -257,41 +252,37 @@ GLMD_API int glmd_req_bias(glmd_req *r, uint32_t token, double bias);
  * range ends the request with -EINVAL and an ERROR event that names it. */
 enum glmd_key {
     /* glmd_req_set_u64 */
-    GLMD_KEY_MAX_TOKENS = 1,       /* tokens of the answer, reasoning included */
+    GLMD_KEY_MAX_TOKENS = 1, /* tokens of the answer, reasoning included */
     GLMD_KEY_MIN_TOKENS = 2,
     GLMD_KEY_TOP_K = 3,
-    GLMD_KEY_SEED = 4,             /* same seed, same prompt, same options: same tokens */
-    GLMD_KEY_IGNORE_EOS = 5,       /* 0 or 1: go on to max_tokens */
-    GLMD_KEY_LOGPROBS = 6,         /* 0 or 1 */
-    GLMD_KEY_ALTERNATIVES = 7,     /* so many likeliest tokens beside each; implies LOGPROBS */
-    GLMD_KEY_THINKING = 8,         /* 0 or 1: whether the model reasons before it answers */
-    GLMD_KEY_THINKING_BUDGET = 9,  /* tokens of reasoning after which it is closed */
-    GLMD_KEY_CLEAR_THINKING = 10,  /* 0 or 1: drop the reasoning of earlier turns from the prompt */
-    GLMD_KEY_DEADLINE_MS = 11,     /* from receipt; the request then ends with -ETIMEDOUT */
-    GLMD_KEY_SESSION = 12,         /* one number for all requests of a conversation, to reuse its prefix */
-    GLMD_KEY_QUIET = 13,           /* 0 or 1: no PROGRESS events */
-    GLMD_KEY_TOOL_CHOICE = 14,     /* enum glmd_tool_choice */
-    GLMD_KEY_PARALLEL_CALLS = 15,  /* 0: at most one call in an answer */
-    GLMD_KEY_GENERATION_PROMPT = 16,  /* 0: the prompt ends after the last message as it stands */
+    GLMD_KEY_SEED = 4,               /* same seed, same prompt, same options: same tokens */
+    GLMD_KEY_IGNORE_EOS = 5,         /* 0 or 1: go on to max_tokens */
+    GLMD_KEY_LOGPROBS = 6,           /* 0 or 1 */
+    GLMD_KEY_ALTERNATIVES = 7,       /* so many likeliest tokens beside each; implies LOGPROBS */
+    GLMD_KEY_THINKING = 8,           /* 0 or 1: whether the model reasons before it answers */
+    GLMD_KEY_THINKING_BUDGET = 9,    /* tokens of reasoning after which it is closed */
+    GLMD_KEY_CLEAR_THINKING = 10,    /* 0 or 1: drop the reasoning of earlier turns from the prompt */
+    GLMD_KEY_DEADLINE_MS = 11,       /* from receipt; the request then ends with -ETIMEDOUT */
+    GLMD_KEY_SESSION = 12,           /* one number for all requests of a conversation, to reuse its prefix */
+    GLMD_KEY_QUIET = 13,             /* 0 or 1: no PROGRESS events */
+    GLMD_KEY_TOOL_CHOICE = 14,       /* enum glmd_tool_choice */
+    GLMD_KEY_PARALLEL_CALLS = 15,    /* 0: at most one call in an answer */
+    GLMD_KEY_GENERATION_PROMPT = 16, /* 0: the prompt ends after the last message as it stands */
     /* glmd_req_set_f64 */
-    GLMD_KEY_TEMPERATURE = 64,     /* 0: always the likeliest token */
+    GLMD_KEY_TEMPERATURE = 64, /* 0: always the likeliest token */
     GLMD_KEY_TOP_P = 65,
     GLMD_KEY_MIN_P = 66,
     GLMD_KEY_REPETITION_PENALTY = 67,
     GLMD_KEY_PRESENCE_PENALTY = 68,
     GLMD_KEY_FREQUENCY_PENALTY = 69,
     /* glmd_req_set_str */
-    GLMD_KEY_STOP = 128,           /* ends the answer where this text would begin; repeatable */
-    GLMD_KEY_EFFORT = 129,         /* "low", "high", "max", or another word that the daemon maps to one */
-    GLMD_KEY_TOOL_NAME = 130,      /* the one tool that must be called */
-    GLMD_KEY_LABEL = 131           /* who this is for; honoured only from trusted programs */
+    GLMD_KEY_STOP = 128,      /* ends the answer where this text would begin; repeatable */
+    GLMD_KEY_EFFORT = 129,    /* "low", "high", "max", or another word that the daemon maps to one */
+    GLMD_KEY_TOOL_NAME = 130, /* the one tool that must be called */
+    GLMD_KEY_LABEL = 131      /* who this is for; honoured only from trusted programs */
 };
 
-enum glmd_tool_choice {
-    GLMD_TOOL_CHOICE_AUTO = 0,
-    GLMD_TOOL_CHOICE_NONE = 1,
-    GLMD_TOOL_CHOICE_REQUIRED = 2
-};
+enum glmd_tool_choice { GLMD_TOOL_CHOICE_AUTO = 0, GLMD_TOOL_CHOICE_NONE = 1, GLMD_TOOL_CHOICE_REQUIRED = 2 };
 
 /* -EINVAL: no such key for this type of value; -ERANGE: the protocol cannot carry the value. */
 GLMD_API int glmd_req_set_u64(glmd_req *r, int key, uint64_t value);
@@ -324,29 +315,29 @@ GLMD_API int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 /* Events                                                                                         */
 
 enum glmd_event_type {
-    GLMD_EV_ACCEPTED = 1,  /* the daemon has read the request */
-    GLMD_EV_PROGRESS = 2,  /* waiting or reading the prompt: phase, done, total, cached, queue_position */
-    GLMD_EV_TOKEN = 3,     /* one token and the text it completed, which may be empty */
-    GLMD_EV_TEXT = 4,      /* text that is not one token's */
-    GLMD_EV_TOOL = 5,      /* a tool call begins or ends: index, phase; name and arguments come as text between */
-    GLMD_EV_END = 6,       /* the last event of its tag: status, reason, detail, usage */
-    GLMD_EV_ERROR = 7,     /* text says for people what is wrong with the request; END follows */
-    GLMD_EV_NOTICE = 8,    /* about the daemon, tag 0: reason is one of enum glmd_notice */
-    GLMD_EV_IDS = 9        /* tokens of a prompt: ids, n_ids */
+    GLMD_EV_ACCEPTED = 1, /* the daemon has read the request */
+    GLMD_EV_PROGRESS = 2, /* waiting or reading the prompt: phase, done, total, cached, queue_position */
+    GLMD_EV_TOKEN = 3,    /* one token and the text it completed, which may be empty */
+    GLMD_EV_TEXT = 4,     /* text that is not one token's */
+    GLMD_EV_TOOL = 5,  /* a tool call begins or ends: index, phase; name and arguments come as text between */
+    GLMD_EV_END = 6,   /* the last event of its tag: status, reason, detail, usage */
+    GLMD_EV_ERROR = 7, /* text says for people what is wrong with the request; END follows */
+    GLMD_EV_NOTICE = 8, /* about the daemon, tag 0: reason is one of enum glmd_notice */
+    GLMD_EV_IDS = 9     /* tokens of a prompt: ids, n_ids */
 };
 
 enum glmd_channel {
     GLMD_CHANNEL_CONTENT = 0,
     GLMD_CHANNEL_REASONING = 1,
     GLMD_CHANNEL_TOOL_NAME = 2,
-    GLMD_CHANNEL_TOOL_ARGUMENTS = 3  /* the pieces of one call make one JSON object */
+    GLMD_CHANNEL_TOOL_ARGUMENTS = 3 /* the pieces of one call make one JSON object */
 };
 
 enum glmd_event_flag {
-    GLMD_EVF_MORE = 2,      /* the same piece of text goes on in the next event of the tag */
-    GLMD_EVF_FIRST = 4,     /* first token or text of the answer; on channel TOOL_NAME: of each call */
-    GLMD_EVF_STEP_END = 8,  /* nothing further for this tag from this step of the model */
-    GLMD_EVF_DRAFTED = 32   /* the token was guessed first and verified */
+    GLMD_EVF_MORE = 2,     /* the same piece of text goes on in the next event of the tag */
+    GLMD_EVF_FIRST = 4,    /* first token or text of the answer; on channel TOOL_NAME: of each call */
+    GLMD_EVF_STEP_END = 8, /* nothing further for this tag from this step of the model */
+    GLMD_EVF_DRAFTED = 32  /* the token was guessed first and verified */
 };
 
 enum glmd_phase {
@@ -355,7 +346,7 @@ enum glmd_phase {
     GLMD_PHASE_PREFILL = 3,     /* PROGRESS: the model reads the prompt */
     GLMD_PHASE_TOOL_BEGIN = 16, /* TOOL */
     GLMD_PHASE_TOOL_END = 17,
-    GLMD_PHASE_TOOL_CUT = 18    /* TOOL: the answer ended inside the call; do not run it */
+    GLMD_PHASE_TOOL_CUT = 18 /* TOOL: the answer ended inside the call; do not run it */
 };
 
 enum glmd_reason {
@@ -367,16 +358,16 @@ enum glmd_reason {
     GLMD_REASON_TOOL_CALLS = 5, /* the answer ends with calls */
     GLMD_REASON_CANCELED = 6,
     GLMD_REASON_DEADLINE = 7,
-    GLMD_REASON_ERROR = 8,      /* see status */
-    GLMD_REASON_LOOP = 9        /* stopped for repeating itself */
+    GLMD_REASON_ERROR = 8, /* see status */
+    GLMD_REASON_LOOP = 9   /* stopped for repeating itself */
 };
 
 enum glmd_notice {
-    GLMD_NOTICE_STATE = 1,      /* the state changed: see glmd_get_info() */
-    GLMD_NOTICE_LIMITS = 2,     /* the limits changed */
-    GLMD_NOTICE_MODEL = 3,      /* another model was loaded */
-    GLMD_NOTICE_HANG = 256,     /* from the library: the daemon has shown no life for some seconds */
-    GLMD_NOTICE_ALIVE = 257     /* and is back */
+    GLMD_NOTICE_STATE = 1,  /* the state changed: see glmd_get_info() */
+    GLMD_NOTICE_LIMITS = 2, /* the limits changed */
+    GLMD_NOTICE_MODEL = 3,  /* another model was loaded */
+    GLMD_NOTICE_HANG = 256, /* from the library: the daemon has shown no life for some seconds */
+    GLMD_NOTICE_ALIVE = 257 /* and is back */
 };
 
 /* token of an event that is not about one token */
@@ -390,11 +381,11 @@ struct glmd_alt {
 struct glmd_usage {
     uint32_t size;
     uint32_t prompt_tokens;
-    uint32_t cached_tokens;      /* of the prompt, found ready */
-    uint32_t completion_tokens;  /* reasoning included */
+    uint32_t cached_tokens;     /* of the prompt, found ready */
+    uint32_t completion_tokens; /* reasoning included */
     uint32_t reasoning_tokens;
     uint32_t drafted_tokens;
-    uint32_t accepted_tokens;    /* of the drafted */
+    uint32_t accepted_tokens; /* of the drafted */
     uint32_t reserved;
     uint64_t queued_ns;
     uint64_t prefill_ns;
@@ -406,30 +397,30 @@ struct glmd_usage {
  * glmd_release(), glmd_dispatch(), glmd_wait(), glmd_complete() or glmd_close(). */
 struct glmd_event {
     uint32_t size;
-    uint32_t type;              /* enum glmd_event_type; ignore types you do not know */
-    uint32_t channel;           /* enum glmd_channel */
-    uint32_t flags;             /* enum glmd_event_flag, or-ed */
+    uint32_t type;    /* enum glmd_event_type; ignore types you do not know */
+    uint32_t channel; /* enum glmd_channel */
+    uint32_t flags;   /* enum glmd_event_flag, or-ed */
     uint64_t tag;
-    uint32_t seq;               /* the daemon's record number for this tag, rising */
-    uint32_t token;             /* TOKEN; END: the token that ended the answer */
-    const char *text;           /* UTF-8, never NULL, no NUL at its end */
+    uint32_t seq;     /* the daemon's record number for this tag, rising */
+    uint32_t token;   /* TOKEN; END: the token that ended the answer */
+    const char *text; /* UTF-8, never NULL, no NUL at its end */
     size_t text_len;
-    const struct glmd_alt *alts;  /* best first */
+    const struct glmd_alt *alts; /* best first */
     const uint32_t *ids;
     uint32_t n_alts;
     uint32_t n_ids;
-    float logprob;              /* NaN when not asked for */
-    int32_t status;             /* END, ERROR: 0 or negative errno */
-    uint64_t t_sampled_ns;      /* CLOCK_MONOTONIC when the daemon had the token, or when the event happened */
-    uint32_t reason;            /* END: enum glmd_reason; NOTICE: enum glmd_notice */
+    float logprob;         /* NaN when not asked for */
+    int32_t status;        /* END, ERROR: 0 or negative errno */
+    uint64_t t_sampled_ns; /* CLOCK_MONOTONIC when the daemon had the token, or when the event happened */
+    uint32_t reason;       /* END: enum glmd_reason; NOTICE: enum glmd_notice */
     uint32_t detail;
-    uint32_t phase;             /* PROGRESS, TOOL: enum glmd_phase */
-    uint32_t index;             /* TOOL: which call of this answer, from 0 */
-    uint32_t done;              /* PROGRESS: prompt tokens read ... */
-    uint32_t total;             /* ... of so many, */
-    uint32_t cached;            /* so many of them found ready */
-    uint32_t queue_position;    /* PROGRESS: requests in front */
-    const struct glmd_usage *usage;  /* END; NULL when the request was refused */
+    uint32_t phase;                 /* PROGRESS, TOOL: enum glmd_phase */
+    uint32_t index;                 /* TOOL: which call of this answer, from 0 */
+    uint32_t done;                  /* PROGRESS: prompt tokens read ... */
+    uint32_t total;                 /* ... of so many, */
+    uint32_t cached;                /* so many of them found ready */
+    uint32_t queue_position;        /* PROGRESS: requests in front */
+    const struct glmd_usage *usage; /* END; NULL when the request was refused */
 };
 
 /* 1 and one event, or 0: nothing now, and it is safe to poll.  Negative: dead, and everything was

@@ -22,22 +22,35 @@ static uint64_t now_ns(void) {
 }
 
 static void offer(const struct fake_options *o, struct fake *f) {
-    struct hello_offer of = {.wire_min = GLMW_WIRE_MIN, .wire_max = GLMW_WIRE_MAX,
+    struct hello_offer of = {.wire_min = GLMW_WIRE_MIN,
+                             .wire_max = GLMW_WIRE_MAX,
                              .features = o->features ? o->features : FAKE_FEATURES,
-                             .sq_log2_max = GLMW_SQ_LOG2_MAX, .tq_log2_max = GLMW_TQ_LOG2_MAX,
-                             .pay_log2_max = GLMW_PAY_LOG2_MAX, .txt_log2_max = GLMW_TXT_LOG2_MAX,
-                             .state = GLMW_STATE_READY, .generation = 7, .conn_id = 3, .limits = o->limits,
+                             .sq_log2_max = GLMW_SQ_LOG2_MAX,
+                             .tq_log2_max = GLMW_TQ_LOG2_MAX,
+                             .pay_log2_max = GLMW_PAY_LOG2_MAX,
+                             .txt_log2_max = GLMW_TXT_LOG2_MAX,
+                             .state = GLMW_STATE_READY,
+                             .generation = 7,
+                             .conn_id = 3,
+                             .limits = o->limits,
                              .model = "fake"};
-    struct glmw_hello h = {.wire_min = GLMW_WIRE_MIN, .wire_max = GLMW_WIRE_MAX, .features_wanted = ~0ull,
-                           .sq_log2 = o->sq_log2, .tq_log2 = o->tq_log2, .pay_log2 = o->pay_log2,
-                           .txt_log2 = o->txt_log2, .page_size = 4096};
+    struct glmw_hello h = {.wire_min = GLMW_WIRE_MIN,
+                           .wire_max = GLMW_WIRE_MAX,
+                           .features_wanted = ~0ull,
+                           .sq_log2 = o->sq_log2,
+                           .tq_log2 = o->tq_log2,
+                           .pay_log2 = o->pay_log2,
+                           .txt_log2 = o->txt_log2,
+                           .page_size = 4096};
     h.features_wanted = GLMW_FEAT_ALL;
     of.limits.max_live = o->live ? o->live : 64;
     struct shm_geom g;
     struct glmw_reject rej;
     ck_assert_int_eq(hello_negotiate(&of, &h, &f->welcome, &g, &rej), 0);
-    struct shm_ident id = {.wire = f->welcome.wire, .features = f->welcome.features,
-                           .generation = f->welcome.generation, .conn_id = f->welcome.conn_id};
+    struct shm_ident id = {.wire = f->welcome.wire,
+                           .features = f->welcome.features,
+                           .generation = f->welcome.generation,
+                           .conn_id = f->welcome.conn_id};
     ck_assert_int_eq(shm_pair_create(&g, &id, &f->shm), 0);
     ck_assert_int_eq(bell_open(&f->bell), 0);
     shm_pair_rings(&f->shm, &f->sq, &f->tq);
@@ -172,8 +185,12 @@ void fake_put(struct fake *f, const void *rec64) {
 }
 
 struct glmw_rec fake_rec(struct fake *f, uint8_t type, uint64_t tag) {
-    return (struct glmw_rec){.type = type, .seq = next_seq(f, tag), .tag = tag, .token = GLMW_TOKEN_NONE,
-                             .logprob = (float)NAN, .t_ns = now_ns()};
+    return (struct glmw_rec){.type = type,
+                             .seq = next_seq(f, tag),
+                             .tag = tag,
+                             .token = GLMW_TOKEN_NONE,
+                             .logprob = (float)NAN,
+                             .t_ns = now_ns()};
 }
 
 void fake_accept(struct fake *f, uint64_t tag) {
@@ -206,7 +223,8 @@ static void set_text(struct fake *f, struct glmw_rec *r, const char *text, uint3
     f->txt_at += len;
 }
 
-void fake_piece(struct fake *f, uint64_t tag, uint8_t channel, uint32_t token, const char *text, uint32_t len) {
+void fake_piece(struct fake *f, uint64_t tag, uint8_t channel, uint32_t token, const char *text,
+                uint32_t len) {
     struct glmw_rec r = fake_rec(f, token == GLMW_TOKEN_NONE ? GLMW_REC_TEXT : GLMW_REC_TOKEN, tag);
     r.channel = channel;
     r.token = token;
@@ -219,9 +237,15 @@ void fake_text(struct fake *f, uint64_t tag, uint32_t token, const char *text) {
 }
 
 void fake_usage(struct fake *f, uint64_t tag, uint32_t prompt, uint32_t completion) {
-    struct glmw_usage u = {.type = GLMW_REC_USAGE, .version = GLMW_USAGE_VERSION, .seq = next_seq(f, tag),
-                           .tag = tag, .prompt_tokens = prompt, .completion_tokens = completion,
-                           .queued_ns = 1000, .prefill_ns = 2000, .decode_ns = 3000};
+    struct glmw_usage u = {.type = GLMW_REC_USAGE,
+                           .version = GLMW_USAGE_VERSION,
+                           .seq = next_seq(f, tag),
+                           .tag = tag,
+                           .prompt_tokens = prompt,
+                           .completion_tokens = completion,
+                           .queued_ns = 1000,
+                           .prefill_ns = 2000,
+                           .decode_ns = 3000};
     fake_put(f, &u);
 }
 

@@ -30,16 +30,16 @@
     (GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_COALESCE | GLMW_FEAT_TOOL_EVENTS | GLMW_FEAT_TOKENIZE)
 
 struct fake_options {
-    uint64_t features;          /* 0: FAKE_FEATURES */
+    uint64_t features;                            /* 0: FAKE_FEATURES */
     uint8_t sq_log2, tq_log2, pay_log2, txt_log2; /* 0: the default of the wire */
     struct glmw_limits limits;
-    uint32_t live;              /* limits.max_live, 0: 64 */
+    uint32_t live; /* limits.max_live, 0: 64 */
     /* called before WELCOME leaves: may change it, or the packet, or what lies in region D */
     void (*spoil)(struct glmw_welcome *w, struct glmw_d *d, void *arg);
     void *spoil_arg;
-    int n_fds;                  /* descriptors sent with WELCOME, 0: all four, -1: none */
-    bool swap_pipe;             /* sends the bell in place of the pipe */
-    bool unsealed;              /* sends regions that may shrink */
+    int n_fds;      /* descriptors sent with WELCOME, 0: all four, -1: none */
+    bool swap_pipe; /* sends the bell in place of the pipe */
+    bool unsealed;  /* sends regions that may shrink */
 };
 
 struct fake_tag {
@@ -48,7 +48,7 @@ struct fake_tag {
 };
 
 struct fake {
-    int sock;                   /* our end; -1 after fake_die() */
+    int sock; /* our end; -1 after fake_die() */
     struct shm_pair shm;
     struct bell bell;
     struct glmw_consumer sq;
@@ -79,11 +79,12 @@ uint64_t fake_bells(struct fake *f);
 
 /* Records; put without publishing.  Each takes the next sequence number of its tag. */
 void fake_put(struct fake *f, const void *rec64);
-struct glmw_rec fake_rec(struct fake *f, uint8_t type, uint64_t tag);  /* a filled head */
+struct glmw_rec fake_rec(struct fake *f, uint8_t type, uint64_t tag); /* a filled head */
 void fake_accept(struct fake *f, uint64_t tag);
 void fake_progress(struct fake *f, uint64_t tag, uint32_t done, uint32_t total, uint32_t queue_pos);
 void fake_text(struct fake *f, uint64_t tag, uint32_t token, const char *text);
-void fake_piece(struct fake *f, uint64_t tag, uint8_t channel, uint32_t token, const char *text, uint32_t len);
+void fake_piece(struct fake *f, uint64_t tag, uint8_t channel, uint32_t token, const char *text,
+                uint32_t len);
 void fake_usage(struct fake *f, uint64_t tag, uint32_t prompt, uint32_t completion);
 void fake_error(struct fake *f, uint64_t tag, int status, const char *text);
 void fake_end(struct fake *f, uint64_t tag, int status, uint16_t reason);
@@ -105,14 +106,14 @@ struct fake_token {
 struct fake_script {
     const struct fake_token *tokens;
     uint32_t n_tokens;
-    uint32_t repeat;            /* times the tokens are played, 0: once */
-    uint32_t progress_steps;    /* PROGRESS records before the first token */
-    uint32_t delay_us;          /* before each token */
-    int status;                 /* of END; with error_text an ERROR comes first and nothing else */
+    uint32_t repeat;         /* times the tokens are played, 0: once */
+    uint32_t progress_steps; /* PROGRESS records before the first token */
+    uint32_t delay_us;       /* before each token */
+    int status;              /* of END; with error_text an ERROR comes first and nothing else */
     const char *error_text;
     uint16_t reason;
-    uint32_t die_after;         /* the server closes the connection after so many tokens, 0: never */
-    bool echo;                  /* the text of the last user message is the answer, in pieces of 3 bytes */
+    uint32_t die_after; /* the server closes the connection after so many tokens, 0: never */
+    bool echo;          /* the text of the last user message is the answer, in pieces of 3 bytes */
 };
 
 struct fakeserver {

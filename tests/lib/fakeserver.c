@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The served fake: one thread, one listening socket, one script for every request; see fakedaemon.h.  It obeys
- * the rules of flow control, so that it can stream more than a ring holds.  Test processes only. */
+/* The served fake: one thread, one listening socket, one script for every request; see fakedaemon.h.  It
+ * obeys the rules of flow control, so that it can stream more than a ring holds.  Test processes only. */
 #include <check.h>
 #include <errno.h>
 #include <poll.h>
@@ -23,7 +23,7 @@
 
 struct run {
     uint64_t tag;
-    uint32_t step;      /* PROGRESS records, then tokens */
+    uint32_t step; /* PROGRESS records, then tokens */
     uint32_t completion;
     char echo[1024];
     uint32_t echo_len;
@@ -43,14 +43,23 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void last_user_text(struct fakeserver *s, struct served *v, const struct glmw_entry *e, struct run *r) {
+static void last_user_text(struct fakeserver *s, struct served *v, const struct glmw_entry *e,
+                           struct run *r) {
     uint8_t *payload = aligned_alloc(8, (e->payload_len + 8u) & ~7u);
     ck_assert_int_eq(shm_payload_read(&v->f.shm, e->payload_off, e->payload_len, payload), 0);
     memcpy(s->last_payload, payload,
            e->payload_len < sizeof s->last_payload ? e->payload_len : sizeof s->last_payload);
-    struct glmw_limits lim = {.max_payload_bytes = 1u << 26, .max_messages = 4096, .max_parts = 8192, .max_tools = 64,
-                              .max_stops = 16, .max_stop_bytes = 256, .max_bias = 256, .max_alts = 20,
-                              .vocab_tokens = 200000, .max_context_tokens = 1u << 20, .max_output_tokens = 1u << 20};
+    struct glmw_limits lim = {.max_payload_bytes = 1u << 26,
+                              .max_messages = 4096,
+                              .max_parts = 8192,
+                              .max_tools = 64,
+                              .max_stops = 16,
+                              .max_stop_bytes = 256,
+                              .max_bias = 256,
+                              .max_alts = 20,
+                              .vocab_tokens = 200000,
+                              .max_context_tokens = 1u << 20,
+                              .max_output_tokens = 1u << 20};
     size_t n = reqdec_mem_bytes(&lim, e->payload_len);
     void *mem = aligned_alloc(8, (n + 8) & ~(size_t)7);
     struct reqdec_req q;
@@ -182,7 +191,7 @@ static int turn(struct fakeserver *s, struct served *v) {
             continue;
         }
         if (!has_credit(v))
-            continue;  /* the client's NOP rings the bell */
+            continue; /* the client's NOP rings the bell */
         r->due_ns = now + s->script.delay_us * 1000ull;
         if (!play(s, v, r))
             drop(v);

@@ -42,7 +42,8 @@ static int count_children(void) {
         snprintf(path, sizeof path, "/proc/self/task/%s/children", e->d_name);
         FILE *f = fopen(path, "re");
         if (!f)
-            continue;  /* the thread has just ended, or a kernel without the file: waitid below still sees some */
+            continue; /* the thread has just ended, or a kernel without the file: waitid below still sees some
+                       */
         while (fscanf(f, "%d", &pid) == 1)
             n++;
         fclose(f);
@@ -50,7 +51,7 @@ static int count_children(void) {
     closedir(d);
     siginfo_t si = {0};
     if (n == 0 && waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) == 0)
-        n = 1;  /* a child exists (an error says there is none) */
+        n = 1; /* a child exists (an error says there is none) */
     return n;
 }
 
@@ -79,11 +80,13 @@ int leakcheck_end(const struct leakcheck *l, const char **ret_text) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", now[i]);
         ssize_t len = readlink(path, target, sizeof target - 1);
         target[len > 0 ? len : 0] = 0;
-        used += (size_t)snprintf(text + used, sizeof text - used, "descriptor %d left open (%s); ", now[i], target);
+        used += (size_t)snprintf(text + used, sizeof text - used, "descriptor %d left open (%s); ", now[i],
+                                 target);
     }
     for (int i = 0; i < l->n_fds && used < sizeof text - 300; i++)
         if (!has_fd(now, n, l->fds[i]))
-            used += (size_t)snprintf(text + used, sizeof text - used, "descriptor %d was closed; ", l->fds[i]);
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, "descriptor %d was closed; ", l->fds[i]);
     int children = count_children();
     if (children != l->n_children && used < sizeof text - 300)
         used += (size_t)snprintf(text + used, sizeof text - used, "children: %d before, %d after; ",

@@ -23,6 +23,6 @@ void leakcheck_begin(struct leakcheck *l);
 int leakcheck_end(const struct leakcheck *l, const char **ret_text);
 
 void leakcheck_setup(void);
-void leakcheck_teardown(void);  /* fails the running Check test on a difference */
+void leakcheck_teardown(void); /* fails the running Check test on a difference */
 
 #endif

@@ -189,12 +189,15 @@ LIE(lie_alts_none, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 0)
 LIE(lie_alts_many, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 21)
 LIE(lie_alts_max, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 0xffff)
 LIE(lie_alts_stray, r.type = GLMW_REC_ALTS)
-LIE(lie_alts_other, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 1; fake_put(f, &r); r.seq++; r.type = GLMW_REC_TEXT)
-LIE(lie_alts_tag, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 1; fake_put(f, &r); r.seq++; r.type = GLMW_REC_ALTS; r.tag += 4096)
+LIE(lie_alts_other, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 1; fake_put(f, &r); r.seq++;
+    r.type = GLMW_REC_TEXT)
+LIE(lie_alts_tag, r.flags = GLMW_RF_ALTS_FOLLOW; r.n_alts = 1; fake_put(f, &r); r.seq++;
+    r.type = GLMW_REC_ALTS; r.tag += 4096)
 LIE(lie_end_status, r.type = GLMW_REC_END; r.u.end.status = 5)
 LIE(lie_end_status_low, r.type = GLMW_REC_END; r.u.end.status = INT32_MIN)
 LIE(lie_error_status, r.type = GLMW_REC_ERROR; r.token = 0)
-LIE(lie_error_text, r.type = GLMW_REC_ERROR; r.token = (uint32_t)-EINVAL; r.text_off = 1u << 30; r.text_len = 3)
+LIE(lie_error_text, r.type = GLMW_REC_ERROR; r.token = (uint32_t)-EINVAL; r.text_off = 1u << 30;
+    r.text_len = 3)
 LIE(lie_notice_text, r.type = GLMW_REC_NOTICE; r.tag = 0; r.text_off = 1u << 30; r.text_len = 3)
 LIE(lie_tool_phase, r.type = GLMW_REC_TOOL; r.u.tool.phase = 9)
 LIE(lie_ids_none, r.type = GLMW_REC_IDS; r.channel = 0)
@@ -226,16 +229,37 @@ static void lie_tail_back(struct fake *f, uint64_t tag) {
 }
 
 static const struct lie lies[] = {
-    {"type", lie_type}, {"type zero", lie_type_zero}, {"channel", lie_channel}, {"tag", lie_tag},
-    {"tag slot", lie_tag_slot}, {"tag zero", lie_tag_zero}, {"tag high slot", lie_tag_high_slot},
-    {"seq gap", lie_seq_gap}, {"seq repeat", lie_seq_repeat}, {"text off", lie_text_off},
-    {"text off wrap", lie_text_off_wrap}, {"text len", lie_text_len}, {"inline len", lie_inline_len},
-    {"alts none", lie_alts_none}, {"alts many", lie_alts_many}, {"alts max", lie_alts_max},
-    {"alts stray", lie_alts_stray}, {"alts other", lie_alts_other}, {"alts tag", lie_alts_tag},
-    {"end status", lie_end_status}, {"end status low", lie_end_status_low}, {"error status", lie_error_status},
-    {"error text", lie_error_text}, {"notice text", lie_notice_text}, {"tool phase", lie_tool_phase},
-    {"ids none", lie_ids_none}, {"ids many", lie_ids_many}, {"accepted twice", lie_accepted_twice},
-    {"not accepted", lie_not_accepted}, {"after end", lie_after_end}, {"tail far", lie_tail_far},
+    {"type", lie_type},
+    {"type zero", lie_type_zero},
+    {"channel", lie_channel},
+    {"tag", lie_tag},
+    {"tag slot", lie_tag_slot},
+    {"tag zero", lie_tag_zero},
+    {"tag high slot", lie_tag_high_slot},
+    {"seq gap", lie_seq_gap},
+    {"seq repeat", lie_seq_repeat},
+    {"text off", lie_text_off},
+    {"text off wrap", lie_text_off_wrap},
+    {"text len", lie_text_len},
+    {"inline len", lie_inline_len},
+    {"alts none", lie_alts_none},
+    {"alts many", lie_alts_many},
+    {"alts max", lie_alts_max},
+    {"alts stray", lie_alts_stray},
+    {"alts other", lie_alts_other},
+    {"alts tag", lie_alts_tag},
+    {"end status", lie_end_status},
+    {"end status low", lie_end_status_low},
+    {"error status", lie_error_status},
+    {"error text", lie_error_text},
+    {"notice text", lie_notice_text},
+    {"tool phase", lie_tool_phase},
+    {"ids none", lie_ids_none},
+    {"ids many", lie_ids_many},
+    {"accepted twice", lie_accepted_twice},
+    {"not accepted", lie_not_accepted},
+    {"after end", lie_after_end},
+    {"tail far", lie_tail_far},
     {"tail back", lie_tail_back},
 };
 
@@ -300,7 +324,8 @@ START_TEST(socket_lies) {
     struct fake f;
     glmd_conn *c = fake_connect(&f, NULL);
     uint8_t p[GLMW_PACKET_MAX] = {0};
-    struct glmw_packet_hdr h = {.magic = GLMW_MAGIC_PACKET, .type = 99, .flags = GLMW_PKTF_IGNORABLE, .len = 8};
+    struct glmw_packet_hdr h = {
+        .magic = GLMW_MAGIC_PACKET, .type = 99, .flags = GLMW_PKTF_IGNORABLE, .len = 8};
     int fds[2] = {0, 1};
     memcpy(p, &h, sizeof h);
     if (_i == 0) {
@@ -311,13 +336,26 @@ START_TEST(socket_lies) {
         return;
     }
     switch (_i) {
-    case 1: h.flags = 0; break;
-    case 2: h.magic = 1; break;
-    case 3: h.len = 9; break;
-    case 4: h.type = GLMW_PKT_NOTICE; break;
-    case 5: h.type = GLMW_PKT_WELCOME; break;
-    case 6: h.type = GLMW_PKT_BULK_OK; break;
-    default: break;
+    case 1:
+        h.flags = 0;
+        break;
+    case 2:
+        h.magic = 1;
+        break;
+    case 3:
+        h.len = 9;
+        break;
+    case 4:
+        h.type = GLMW_PKT_NOTICE;
+        break;
+    case 5:
+        h.type = GLMW_PKT_WELCOME;
+        break;
+    case 6:
+        h.type = GLMW_PKT_BULK_OK;
+        break;
+    default:
+        break;
     }
     memcpy(p, &h, sizeof h);
     if (_i == 7)
@@ -334,8 +372,8 @@ END_TEST
 START_TEST(random_garbage) {
     for (unsigned seed = 0; seed < 150; seed++) {
         struct fake f;
-        const struct fake_options o = {.tq_log2 = GLMW_TQ_LOG2_MIN, .txt_log2 = GLMW_TXT_LOG2_MIN,
-                                       .pay_log2 = GLMW_PAY_LOG2_MIN};
+        const struct fake_options o = {
+            .tq_log2 = GLMW_TQ_LOG2_MIN, .txt_log2 = GLMW_TXT_LOG2_MIN, .pay_log2 = GLMW_PAY_LOG2_MIN};
         glmd_conn *c = fake_connect(&f, &o);
         struct glmd_event e = {.size = sizeof e};
         uint64_t tag[3];
@@ -368,7 +406,7 @@ START_TEST(random_garbage) {
                     sum = (uint8_t)(sum + (uint8_t)e.ids[i]);
                 if (e.usage)
                     sum = (uint8_t)(sum + (uint8_t)e.usage->prompt_tokens);
-                __asm__ volatile("" : : "r"(sum));  /* the reads happen */
+                __asm__ volatile("" : : "r"(sum)); /* the reads happen */
                 for (int i = 0; i < 3; i++)
                     ends[i] += e.type == GLMD_EV_END && e.tag == tag[i];
             }
@@ -396,7 +434,8 @@ static void beat(struct fake *f, int64_t age_ns) {
     glmw_status_write(&f->shm.d->status, &s);
 }
 
-/* Takes about eight seconds of waiting: five until the heartbeat is looked at, two for the answer to the PING. */
+/* Takes about eight seconds of waiting: five until the heartbeat is looked at, two for the answer to the
+ * PING. */
 START_TEST(hang_is_a_notice) {
     struct fake f;
     glmd_conn *c = fake_connect(&f, NULL);

@@ -9,10 +9,18 @@
 #include "fakedaemon.h"
 #include "reqdec.h"
 
-static const struct glmw_limits limits = {.max_payload_bytes = 1u << 20, .max_messages = 100, .max_parts = 100,
-                                          .max_tools = 10, .max_stops = 10, .max_stop_bytes = 100, .max_bias = 10,
-                                          .max_alts = 20, .vocab_tokens = 1000, .max_context_tokens = 10000,
-                                          .max_output_tokens = 10000, .max_live = 64};
+static const struct glmw_limits limits = {.max_payload_bytes = 1u << 20,
+                                          .max_messages = 100,
+                                          .max_parts = 100,
+                                          .max_tools = 10,
+                                          .max_stops = 10,
+                                          .max_stop_bytes = 100,
+                                          .max_bias = 10,
+                                          .max_alts = 20,
+                                          .vocab_tokens = 1000,
+                                          .max_context_tokens = 10000,
+                                          .max_output_tokens = 10000,
+                                          .max_live = 64};
 
 struct decoded {
     struct glmw_entry e;
@@ -33,7 +41,8 @@ static int decode(struct fake *f, struct decoded *d, struct reqdec_err *err) {
 static void decode_ok(struct fake *f, struct decoded *d) {
     struct reqdec_err err = {0};
     int r = decode(f, d, &err);
-    ck_assert_msg(r == 0, "decode: %d, TLV %u at %u: %s", r, err.type, err.offset, err.reason ? err.reason : "");
+    ck_assert_msg(r == 0, "decode: %d, TLV %u at %u: %s", r, err.type, err.offset,
+                  err.reason ? err.reason : "");
 }
 
 static void drop(struct decoded *d) {
@@ -67,7 +76,9 @@ START_TEST(conversation) {
     /* options may be set while a message is open */
     ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_STOP, S("END")), 0);
     ck_assert_int_eq(glmd_req_tool(r, S("{\"name\":\"wx\"}")), 0);
-    ck_assert_int_eq(glmd_req_part_text(r, S("in L\xc3\xbc" "beck?")), 0);
+    ck_assert_int_eq(glmd_req_part_text(r, S("in L\xc3\xbc"
+                                             "beck?")),
+                     0);
     ck_assert_int_eq(glmd_req_end(r), 0);
     ck_assert_int_eq(glmd_req_begin(r, GLMD_ROLE_ASSISTANT), 0);
     ck_assert_int_eq(glmd_req_part_reasoning(r, S("need the tool")), 0);
@@ -84,7 +95,8 @@ START_TEST(conversation) {
     is(d.q.parts[d.q.msgs[0].first_part].text, "be kind");
     ck_assert_uint_eq(d.q.msgs[1].role, GLMW_ROLE_USER);
     ck_assert_uint_eq(d.q.msgs[1].n_parts, 2);
-    is(d.q.parts[d.q.msgs[1].first_part + 1].text, "in L\xc3\xbc" "beck?");
+    is(d.q.parts[d.q.msgs[1].first_part + 1].text, "in L\xc3\xbc"
+                                                   "beck?");
     const struct reqdec_part *p = &d.q.parts[d.q.msgs[2].first_part];
     ck_assert_uint_eq(p[0].type, GLMW_TLV_PART_REASONING);
     is(p[0].text, "need the tool");
@@ -183,8 +195,8 @@ START_TEST(effort_words) {
     static const struct {
         const char *word;
         uint8_t effort;
-    } cases[] = {{"low", GLMW_EFFORT_LOW}, {"high", GLMW_EFFORT_HIGH}, {"max", GLMW_EFFORT_MAX},
-                 {"", GLMW_EFFORT_DEFAULT}, {"lo", GLMW_EFFORT_WORD}, {"maximum", GLMW_EFFORT_WORD}};
+    } cases[] = {{"low", GLMW_EFFORT_LOW},  {"high", GLMW_EFFORT_HIGH}, {"max", GLMW_EFFORT_MAX},
+                 {"", GLMW_EFFORT_DEFAULT}, {"lo", GLMW_EFFORT_WORD},   {"maximum", GLMW_EFFORT_WORD}};
     struct fake f;
     const struct fake_options o = {.limits = limits};
     glmd_conn *c = fake_connect(&f, &o);
@@ -368,7 +380,11 @@ START_TEST(arena_reuse) {
     struct fake f;
     const struct fake_options o = {.pay_log2 = GLMW_PAY_LOG2_MIN, .live = 60};
     glmd_conn *c = fake_connect(&f, &o);
-    struct { uint64_t tag, off; uint32_t len; uint8_t fill; } live[64];
+    struct {
+        uint64_t tag, off;
+        uint32_t len;
+        uint8_t fill;
+    } live[64];
     int n = 0;
     srand(5);
     char text[4000];
@@ -392,7 +408,8 @@ START_TEST(arena_reuse) {
             ck_assert_uint_eq(w.payload_off % GLMW_ALIGN, 0);
             ck_assert_uint_le(w.payload_off + w.payload_len, 1u << GLMW_PAY_LOG2_MIN);
             for (int i = 0; i < n; i++)
-                ck_assert(w.payload_off + w.payload_len <= live[i].off || live[i].off + live[i].len <= w.payload_off);
+                ck_assert(w.payload_off + w.payload_len <= live[i].off ||
+                          live[i].off + live[i].len <= w.payload_off);
             live[n].tag = tag;
             live[n].off = w.payload_off;
             live[n].len = w.payload_len;
@@ -408,7 +425,8 @@ START_TEST(arena_reuse) {
             fake_end(&f, live[i].tag, 0, 1);
             fake_flush(&f, true);
             ck_assert_int_eq(glmd_dispatch(c), 1);
-            while (glmd_next(c, &e) == 1) {}
+            while (glmd_next(c, &e) == 1) {
+            }
             live[i] = live[--n];
         }
     }

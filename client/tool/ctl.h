@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* glmctl: what its commands share.  One thread; the only handler is the one for SIGINT in ctl_answer.c. */
+#ifndef GLMD_CTL_H
+#define GLMD_CTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ctl_text.h"
+#include "glmd.h"
+
+/* Exit statuses, as documented in glmctl(1) */
+enum ctl_exit {
+    CTL_EXIT_OK = 0,
+    CTL_EXIT_REQUEST = 1, /* the daemon refused the request or ended it with an error */
+    CTL_EXIT_USAGE = 2,
+    CTL_EXIT_NO_DAEMON = 3,  /* no connection could be made */
+    CTL_EXIT_LOST = 4,       /* the daemon went away during the request */
+    CTL_EXIT_OUTPUT = 5,     /* standard output could not be written, or no memory */
+    CTL_EXIT_CANCELLED = 130 /* Ctrl-C */
+};
+
+enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4 };
+enum ctl_reasoning { CTL_REASONING_AUTO, CTL_REASONING_SHOW, CTL_REASONING_HIDE };
+
+#define CTL_MAX_SET 64
+
+/* A value for glmd_req_set_*, kept until a request exists. */
+struct ctl_set {
+    int key;
+    uint64_t u64;
+    double f64;
+    const char *str;
+};
+
+struct ctl_args {
+    const char *socket;
+    bool json;
+    bool quiet;
+    bool help;
+    int reasoning; /* enum ctl_reasoning */
+    const char *system;
+    const char *tokens;
+    struct ctl_set set[CTL_MAX_SET];
+    unsigned n_set;
+    const char *words[2]; /* what is not an option */
+    unsigned n_words;
+};
+
+/* Fills args from the words after the command; on failure prints why and returns CTL_EXIT_USAGE. */
+int ctl_args_parse(int cmd, int argc, char **argv, struct ctl_args *ret);
+void ctl_args_help(int cmd);
+
+/* Prints "glmctl: " and one line to standard error. */
+void ctl_err(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Connects with room for a request of so many bytes, as far as the daemon grants it; prints why not and
+ * returns an exit status. */
+int ctl_connect(const struct ctl_args *a, size_t request_bytes, glmd_conn **ret);
+
+/* A request with the options of the command line set, no prompt yet. */
+int ctl_request(glmd_conn *c, const struct ctl_args *a, glmd_req **ret);
+
+/* The text of an answer, kept by chat. */
+struct ctl_kept {
+    struct ctl_buf reasoning;
+    struct ctl_buf content;
+};
+
+/* Submits r (taken), prints the stream and the closing line.  Returns an exit status. */
+int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *a, struct ctl_kept *kept);
+
+/* Ctrl-C: the first sets a flag that ctl_answer() looks at and wakes c, the second ends the program. */
+int ctl_sigint_install(void);
+bool ctl_sigint_take(void);
+
+/* Everything on a descriptor; *ret_text is malloced.  Negative errno. */
+int ctl_read_all(int fd, size_t max_bytes, char **ret_text, size_t *ret_len);
+
+int ctl_run(const struct ctl_args *a);
+int ctl_chat(const struct ctl_args *a);
+int ctl_status(const struct ctl_args *a);
+
+#endif

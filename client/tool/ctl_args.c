@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/* The command line: one table is the source of the parser and of every --help.  Values are only parsed here;
+ * whether they make sense is the daemon's to say, so that its rules exist once. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctl.h"
+
+enum kind { K_FLAG, K_STR, K_U64, K_F64, K_ONOFF, K_SET_FLAG, K_SET_STR, K_CHOICE };
+
+struct opt {
+    const char *name;
+    const char *value; /* what help calls the value; NULL: takes none */
+    int cmds;
+    int kind;
+    int key; /* glmd key, or one of the O_ below */
+    const char *help;
+};
+
+enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS };
+
+#define ANY (CTL_RUN | CTL_CHAT | CTL_STATUS)
+#define ASK (CTL_RUN | CTL_CHAT)
+
+static const struct opt table[] = {
+    {"socket", "PATH", ANY, K_STR, O_SOCKET,
+     "socket of the daemon (default $GLMD_SOCKET, then " GLMD_DEFAULT_SOCKET ")"},
+    {"json", NULL, ANY, K_FLAG, O_JSON, "one JSON object per line on standard output"},
+    {"quiet", NULL, ASK, K_FLAG, O_QUIET, "no progress and no closing line"},
+    {"reasoning", "auto|show|hide", ASK, K_CHOICE, O_REASONING,
+     "print the reasoning (auto: dimmed on a terminal, hidden elsewhere)"},
+    {"system", "TEXT", ASK, K_STR, O_SYSTEM, "system message before the prompt"},
+    {"tokens", "IDS", CTL_RUN, K_STR, O_TOKENS,
+     "raw token ids as the prompt, like 5,17,9; - reads them from standard input"},
+    {"max-tokens", "N", ASK, K_U64, GLMD_KEY_MAX_TOKENS, "longest answer, reasoning included"},
+    {"min-tokens", "N", ASK, K_U64, GLMD_KEY_MIN_TOKENS, "shortest answer"},
+    {"temperature", "X", ASK, K_F64, GLMD_KEY_TEMPERATURE, "0: always the likeliest token"},
+    {"top-p", "X", ASK, K_F64, GLMD_KEY_TOP_P, "sample from the likeliest tokens that sum to X"},
+    {"top-k", "N", ASK, K_U64, GLMD_KEY_TOP_K, "sample from the N likeliest tokens"},
+    {"min-p", "X", ASK, K_F64, GLMD_KEY_MIN_P, "drop tokens less than X times as likely as the likeliest"},
+    {"repetition-penalty", "X", ASK, K_F64, GLMD_KEY_REPETITION_PENALTY,
+     "divide the score of tokens seen before"},
+    {"presence-penalty", "X", ASK, K_F64, GLMD_KEY_PRESENCE_PENALTY, "subtract from tokens generated before"},
+    {"frequency-penalty", "X", ASK, K_F64, GLMD_KEY_FREQUENCY_PENALTY,
+     "subtract for each time generated before"},
+    {"seed", "N", ASK, K_U64, GLMD_KEY_SEED, "same seed and request: same answer"},
+    {"effort", "low|high|max", ASK, K_SET_STR, GLMD_KEY_EFFORT, "how hard to reason"},
+    {"think", "on|off", ASK, K_ONOFF, GLMD_KEY_THINKING, "reason before answering"},
+    {"thinking-budget", "N", ASK, K_U64, GLMD_KEY_THINKING_BUDGET, "close the reasoning after N tokens"},
+    {"clear-thinking", "on|off", CTL_CHAT, K_ONOFF, GLMD_KEY_CLEAR_THINKING,
+     "drop reasoning of earlier turns"},
+    {"stop", "TEXT", ASK, K_SET_STR, GLMD_KEY_STOP, "end where TEXT would begin; repeatable"},
+    {"ignore-eos", NULL, ASK, K_SET_FLAG, GLMD_KEY_IGNORE_EOS, "go on until --max-tokens"},
+    {"logprobs", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_LOGPROBS,
+     "log probability of each token (shown with --json)"},
+    {"alternatives", "N", CTL_RUN, K_U64, GLMD_KEY_ALTERNATIVES,
+     "the N likeliest tokens beside each (shown with --json)"},
+    {"deadline", "MS", ASK, K_U64, GLMD_KEY_DEADLINE_MS, "give up after so many milliseconds"},
+    {"help", NULL, ANY, K_FLAG, O_HELP, "this text"},
+};
+
+static const char *const usage_run =
+    "usage: glmctl run [OPTIONS] PROMPT      (- reads the prompt from standard input)\n"
+    "       glmctl run [OPTIONS] --tokens IDS\n\n"
+    "Asks once and prints the answer token by token. Ctrl-C cancels; a second one ends the program.\n\n";
+static const char *const usage_chat =
+    "usage: glmctl chat [OPTIONS]\n\n"
+    "A conversation: one line, one turn (a line that ends with \\ goes on). Commands: /clear, /help, /exit.\n"
+    "Ctrl-C stops an answer; at the prompt, or twice, it ends the program.\n\n";
+static const char *const usage_status =
+    "usage: glmctl status [OPTIONS]\n\nShows what the daemon is doing.\n\n";
+
+void ctl_args_help(int cmd) {
+    fputs(cmd == CTL_RUN ? usage_run : cmd == CTL_CHAT ? usage_chat : usage_status, stdout);
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        char left[64];
+        if (!(table[i].cmds & cmd))
+            continue;
+        snprintf(left, sizeof left, "--%s%s%s", table[i].name, table[i].value ? " " : "",
+                 table[i].value ? table[i].value : "");
+        printf("  %-28s %s\n", left, table[i].help);
+    }
+}
+
+static const struct opt *find(int cmd, const char *name, size_t len) {
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if ((table[i].cmds & cmd) && strlen(table[i].name) == len && !memcmp(table[i].name, name, len))
+            return &table[i];
+    return NULL;
+}
+
+static int bad_value(const struct opt *o, const char *v, const char *want) {
+    ctl_err("--%s %s: expected %s", o->name, v, want);
+    return CTL_EXIT_USAGE;
+}
+
+static int add_set(struct ctl_args *a, const struct opt *o, const char *v) {
+    struct ctl_set s = {.key = o->key};
+    char *end;
+    if (a->n_set == CTL_MAX_SET) {
+        ctl_err("--%s: more than %d options", o->name, CTL_MAX_SET);
+        return CTL_EXIT_USAGE;
+    }
+    errno = 0;
+    switch (o->kind) {
+    case K_U64:
+        s.u64 = strtoull(v, &end, 10);
+        if (v[0] < '0' || v[0] > '9' || *end || errno)
+            return bad_value(o, v, "a whole number, 0 or more");
+        break;
+    case K_F64:
+        s.f64 = strtod(v, &end);
+        if (end == v || *end)
+            return bad_value(o, v, "a number");
+        break;
+    case K_ONOFF:
+        if (strcmp(v, "on") && strcmp(v, "off"))
+            return bad_value(o, v, "on or off");
+        s.u64 = v[1] == 'n';
+        break;
+    case K_SET_FLAG:
+        s.u64 = 1;
+        break;
+    default:
+        s.str = v;
+        break;
+    }
+    a->set[a->n_set++] = s;
+    return 0;
+}
+
+static int apply(struct ctl_args *a, const struct opt *o, const char *v) {
+    switch (o->key) {
+    case O_SOCKET:
+        a->socket = v;
+        return 0;
+    case O_JSON:
+        a->json = true;
+        return 0;
+    case O_QUIET:
+        a->quiet = true;
+        return 0;
+    case O_HELP:
+        a->help = true;
+        return 0;
+    case O_SYSTEM:
+        a->system = v;
+        return 0;
+    case O_TOKENS:
+        a->tokens = v;
+        return 0;
+    case O_REASONING:
+        if (!strcmp(v, "auto"))
+            a->reasoning = CTL_REASONING_AUTO;
+        else if (!strcmp(v, "show"))
+            a->reasoning = CTL_REASONING_SHOW;
+        else if (!strcmp(v, "hide"))
+            a->reasoning = CTL_REASONING_HIDE;
+        else
+            return bad_value(o, v, o->value);
+        return 0;
+    default:
+        return add_set(a, o, v);
+    }
+}
+
+int ctl_args_parse(int cmd, int argc, char **argv, struct ctl_args *ret) {
+    struct ctl_args a = {0};
+    bool options = true;
+    for (int i = 0; i < argc; i++) {
+        const char *w = argv[i];
+        if (!options || w[0] != '-' || !w[1]) {
+            if (a.n_words == 2) {
+                ctl_err("too many words after \"%s\": put the prompt in quotes", a.words[0]);
+                return CTL_EXIT_USAGE;
+            }
+            a.words[a.n_words++] = w;
+            continue;
+        }
+        if (!strcmp(w, "--")) {
+            options = false;
+            continue;
+        }
+        if (!strcmp(w, "-h"))
+            w = "--help";
+        size_t len = w[1] == '-' ? strcspn(w + 2, "=") : 0;
+        const struct opt *o = len ? find(cmd, w + 2, len) : NULL;
+        if (!o) {
+            ctl_err("unknown option %s: --help lists them; text that begins with - goes behind --", w);
+            return CTL_EXIT_USAGE;
+        }
+        const char *v = w[2 + len] == '=' ? w + 3 + len : NULL;
+        if (!o->value && v) {
+            ctl_err("--%s takes no value", o->name);
+            return CTL_EXIT_USAGE;
+        }
+        if (o->value && !v && ++i < argc)
+            v = argv[i];
+        if (o->value && !v) {
+            ctl_err("--%s needs a value: %s", o->name, o->value);
+            return CTL_EXIT_USAGE;
+        }
+        int r = apply(&a, o, v);
+        if (r)
+            return r;
+    }
+    *ret = a;
+    return 0;
+}
