@@ -42,8 +42,11 @@ static void engine_sleep(struct engine *e, uint32_t ticket) {
         earlier(&at, e->safety_ns);
     if (e->queue_dirty)
         earlier(&at, e->places_ns + CLOCK_NS_PER_MS * 20);
-    if (atomic_load(&e->stopping) && atomic_load(&e->live))
+    if (atomic_load(&e->stopping)) {
+        if (!atomic_load(&e->live))
+            return; /* this very round ended the last one: nobody will post */
         earlier(&at, atomic_load(&e->stop_deadline_ns));
+    }
     now = clock_now_ns();
     if (at <= now)
         return;
