@@ -46,7 +46,7 @@ struct outparse_ev {
     int tool;
     bool complete;
     const char *text; /* whole UTF-8 characters, valid during the callback */
-    size_t n;
+    size_t n;         /* at most hold_bytes, or 6 * DETOK_BOUND(tok_max_bytes()) when that is more */
 };
 typedef void outparse_sink(void *arg, const struct outparse_ev *ev);
 
