@@ -13,6 +13,7 @@
 
 #include "clock.h"
 #include "emit_impl.h"
+#include "seal.h"
 #include "size.h"
 
 enum { OUTBOX_DEFAULT = 128 << 10, BATCH = 64, HANDOVER_MIN = 4096 };
@@ -236,6 +237,7 @@ static void *emit_main(void *ctx) {
     struct emit *e = ctx;
 
     pthread_setname_np(pthread_self(), "glmd-emit");
+    seal_this_thread();
     for (;;) {
         while (publish_batch(e))
             ;

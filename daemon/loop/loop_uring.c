@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -76,7 +77,10 @@ static int restrict_ring(struct io_uring *ring) {
     }
     res[n].opcode = IORING_RESTRICTION_REGISTER_OP;
     res[n++].register_op = IORING_REGISTER_ENABLE_RINGS;
-    return io_uring_register_restrictions(ring, res, n);
+    /* liburing 2.3 declares wrappers for both calls but does not export them */
+    if (syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_RESTRICTIONS, res, n) < 0)
+        return -errno;
+    return syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0 ? -errno : 0;
 }
 
 static int uring_open(struct loop *l) {
@@ -99,8 +103,6 @@ static int uring_open(struct loop *l) {
         r = -ENOSYS;
     if (r == 0)
         r = restrict_ring(&m->ring);
-    if (r == 0)
-        r = io_uring_enable_rings(&m->ring);
     if (r < 0) {
         io_uring_queue_exit(&m->ring);
         free(m);

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/* The command line, and configuration files beneath it. Starting thread, and the io thread on a reload. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "log.h"
+
+static const char usage[] =
+    "Usage: glmd [OPTION]...\n"
+    "Keeps a language model resident and serves local programs through shared memory.\n"
+    "\n"
+    "  --model DIR|script:FILE  checkpoint to serve, or a scripted model\n"
+    "  --socket PATH            listening socket\n"
+    "  --config FILE            read FILE and FILE.d/*.conf instead of the system's configuration\n"
+    "  --backend NAME           cpu or ref\n"
+    "  --threads N              compute threads, 0 = one per processor\n"
+    "  --context N              longest prompt plus answer in tokens, 0 = the model's\n"
+    "  --io-backend NAME        auto, uring or epoll\n"
+    "  --log-level NAME         error, warning, notice, info or debug\n"
+    "  --foreground             stay in the foreground (the default; nothing else exists)\n"
+    "  --check-config           print the merged configuration with its origins and exit\n"
+    "  --print-default-config   print a configuration file with every key and exit\n"
+    "  --print-config-man       print the list of keys for the manual page and exit\n"
+    "  --help, --version\n"
+    "\n"
+    "SIGTERM and SIGINT let running requests finish (a second one does not), SIGHUP reads the\n"
+    "configuration again. Exit status: 0 stopped as asked, 1 failed, 2 wrong options or configuration.\n"
+    "See glmd(8) and glmd.conf(5).\n";
+
+enum { OPT_MODEL = 256, OPT_SOCKET, OPT_CONFIG, OPT_BACKEND, OPT_THREADS, OPT_CONTEXT, OPT_IO, OPT_LEVEL,
+       OPT_FOREGROUND, OPT_CHECK, OPT_PRINT_DEFAULT, OPT_PRINT_MAN, OPT_HELP, OPT_VERSION };
+
+static const struct option options[] = {
+    {"model", required_argument, NULL, OPT_MODEL},
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"config", required_argument, NULL, OPT_CONFIG},
+    {"backend", required_argument, NULL, OPT_BACKEND},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"context", required_argument, NULL, OPT_CONTEXT},
+    {"io-backend", required_argument, NULL, OPT_IO},
+    {"log-level", required_argument, NULL, OPT_LEVEL},
+    {"foreground", no_argument, NULL, OPT_FOREGROUND},
+    {"check-config", no_argument, NULL, OPT_CHECK},
+    {"print-default-config", no_argument, NULL, OPT_PRINT_DEFAULT},
+    {"print-config-man", no_argument, NULL, OPT_PRINT_MAN},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+static void add_override(struct daemon *d, const char *section, const char *key, const char *origin,
+                         const char *value) {
+    struct override *o = &d->overrides[d->n_overrides++];
+
+    o->section = section;
+    o->key = key;
+    o->origin = origin;
+    snprintf(o->value, sizeof o->value, "%s", value);
+}
+
+/* Paths on the command line are meant from where the user stands. */
+static int add_path(struct daemon *d, const char *section, const char *key, const char *origin, const char *prefix,
+                    const char *path) {
+    char cwd[CONF_PATH_MAX], value[2 * CONF_PATH_MAX + 16];
+
+    if (path[0] == '/')
+        snprintf(value, sizeof value, "%s%s", prefix, path);
+    else if (!getcwd(cwd, sizeof cwd))
+        return -errno;
+    else
+        snprintf(value, sizeof value, "%s%s/%s", prefix, cwd, path);
+    if (strlen(value) >= CONF_PATH_MAX)
+        return -ENAMETOOLONG;
+    add_override(d, section, key, origin, value);
+    return 0;
+}
+
+static int wrong(const char *text) {
+    fprintf(stderr, "glmd: %s\nTry 'glmd --help'.\n", text);
+    return -EINVAL;
+}
+
+int options_load_conf(struct daemon *d, struct conf *ret, struct xerr *err) {
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    int r;
+
+    conf_init(ret);
+    /* an ordinary user cannot write to /run; a file or an option still wins */
+    if (geteuid() != 0 && run && run[0] == '/')
+        snprintf(ret->socket_path, sizeof ret->socket_path, "%.900s/glmd/glmd.sock", run);
+    r = conf_load(ret, d->conf_file, err);
+    for (uint32_t i = 0; i < d->n_overrides && r == 0; i++)
+        r = conf_set(ret, d->overrides[i].section, d->overrides[i].key, d->overrides[i].value,
+                     d->overrides[i].origin, err);
+    if (r == 0)
+        r = conf_check(ret, err);
+    return r;
+}
+
+static int check_config(struct daemon *d) {
+    struct xerr err = {0};
+
+    if (options_load_conf(d, &d->conf, &err) < 0) {
+        fprintf(stderr, "glmd: %s\n", err.msg);
+        return -EINVAL;
+    }
+    conf_print_merged(&d->conf, stdout);
+    return fflush(stdout) == 0 ? 1 : -EIO;
+}
+
+static int set_option(struct daemon *d, int opt) {
+    if (d->n_overrides == MAX_OVERRIDES)
+        return wrong("too many options");
+    switch (opt) {
+    case OPT_MODEL:
+        if (strncmp(optarg, "script:", 7) == 0)
+            return add_path(d, "Model", "Path", "--model", "script:", optarg + 7);
+        return add_path(d, "Model", "Path", "--model", "", optarg);
+    case OPT_SOCKET:
+        return add_path(d, "IPC", "Socket", "--socket", "", optarg);
+    case OPT_CONFIG:
+        d->conf_file = optarg;
+        return 0;
+    case OPT_BACKEND:
+        add_override(d, "Model", "Backend", "--backend", optarg);
+        return 0;
+    case OPT_THREADS:
+        add_override(d, "Model", "Threads", "--threads", optarg);
+        return 0;
+    case OPT_CONTEXT:
+        add_override(d, "Model", "ContextTokens", "--context", optarg);
+        return 0;
+    case OPT_IO:
+        add_override(d, "IPC", "IOBackend", "--io-backend", optarg);
+        return 0;
+    case OPT_LEVEL:
+        add_override(d, "Service", "LogLevel", "--log-level", optarg);
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+int options_parse(struct daemon *d, int argc, char **argv) {
+    bool check = false;
+    int opt, r;
+
+    while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (opt) {
+        case OPT_HELP:
+            fputs(usage, stdout);
+            return fflush(stdout) == 0 ? 1 : -EIO;
+        case OPT_VERSION:
+            puts("glmd " GLMD_VERSION);
+            return fflush(stdout) == 0 ? 1 : -EIO;
+        case OPT_PRINT_DEFAULT:
+            conf_print_default(stdout);
+            return fflush(stdout) == 0 ? 1 : -EIO;
+        case OPT_PRINT_MAN:
+            conf_print_mdoc(stdout);
+            return fflush(stdout) == 0 ? 1 : -EIO;
+        case OPT_CHECK:
+            check = true;
+            break;
+        case OPT_FOREGROUND:
+            break;
+        case '?':
+            fputs("Try 'glmd --help'.\n", stderr);
+            return -EINVAL;
+        default:
+            r = set_option(d, opt);
+            if (r < 0)
+                return r == -EINVAL ? r : wrong("a path on the command line is too long");
+        }
+    }
+    if (optind < argc)
+        return wrong("unexpected argument; every setting is an option");
+    return check ? check_config(d) : 0;
+}
