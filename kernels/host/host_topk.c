@@ -21,7 +21,7 @@ static void sift(uint64_t *a, uint64_t root, uint64_t n) {
     a[root] = v;
 }
 
-void host_sort(uint64_t *a, uint64_t n) {
+static void heap_sort(uint64_t *a, uint64_t n) {
     /* A min-heap sorts descending. */
     for (uint64_t i = n / 2; i-- > 0;)
         sift(a, i, n);
@@ -42,6 +42,63 @@ static uint64_t median3(uint64_t a, uint64_t b, uint64_t c) {
     return c < a ? a : c > b ? b : c;
 }
 
+/* Around a median of three: [0, i) larger, a[i] the pivot, the rest smaller. Returns i. n > 0. */
+static uint64_t split(uint64_t *a, uint64_t n) {
+    const uint64_t pivot = median3(a[0], a[n / 2], a[n - 1]);
+    uint64_t i = 0, at = 0;
+    for (uint64_t j = 0; j < n; j++) {
+        uint64_t v = a[j];
+        if (v > pivot) {
+            a[j] = a[i];
+            a[i++] = v;
+        }
+    }
+    for (at = i; a[at] != pivot; at++)
+        ;
+    a[at] = a[i];
+    a[i] = pivot;
+    return i;
+}
+
+static void insertion_sort(uint64_t *a, uint64_t n) {
+    for (uint64_t i = 1; i < n; i++) {
+        uint64_t v = a[i], at = i;
+        for (; at > 0 && a[at - 1] < v; at--)
+            a[at] = a[at - 1];
+        a[at] = v;
+    }
+}
+
+void host_sort(uint64_t *a, uint64_t n) {
+    /* The larger side waits, so 64 entries are enough; a range that was cut too often is handed to the heap. */
+    struct {
+        uint64_t *a, n;
+        uint32_t cuts;
+    } stack[64];
+    uint32_t top = 0, cuts = 0;
+    for (;;) {
+        while (n > 16 && cuts < 96) {
+            uint64_t i = split(a, n), right = n - i - 1;
+            cuts++;
+            bool left_waits = i > right;
+            stack[top].a = left_waits ? a : a + i + 1;
+            stack[top].n = left_waits ? i : right;
+            stack[top++].cuts = cuts;
+            a = left_waits ? a + i + 1 : a;
+            n = left_waits ? right : i;
+        }
+        if (n > 16)
+            heap_sort(a, n);
+        else
+            insertion_sort(a, n);
+        if (!top)
+            return;
+        a = stack[--top].a;
+        n = stack[top].n;
+        cuts = stack[top].cuts;
+    }
+}
+
 void host_select(uint64_t *a, uint64_t n, uint64_t k) {
     uint64_t lo = 0, hi = n; /* the boundary k lies inside [lo, hi] */
     for (int round = 0; k > lo && k < hi; round++) {
@@ -49,21 +106,7 @@ void host_select(uint64_t *a, uint64_t n, uint64_t k) {
             host_sort(a + lo, hi - lo);
             return;
         }
-        uint64_t pivot = median3(a[lo], a[lo + (hi - lo) / 2], a[hi - 1]);
-        uint64_t i = lo;
-        /* [lo, i) > pivot; the pivot itself is kept out of both halves by swapping it to the boundary */
-        for (uint64_t j = lo; j < hi; j++)
-            if (a[j] > pivot) {
-                uint64_t t = a[i];
-                a[i++] = a[j];
-                a[j] = t;
-            }
-        for (uint64_t j = i; j < hi; j++)
-            if (a[j] == pivot) {
-                a[j] = a[i];
-                a[i] = pivot;
-                break;
-            }
+        uint64_t i = lo + split(a + lo, hi - lo);
         if (k <= i)
             hi = i;
         else
