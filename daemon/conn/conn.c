@@ -200,7 +200,10 @@ static void send_welcome(struct conn *c, const struct glmw_welcome *w) {
         [GLMW_FD_BELL] = c->bell.up_fd,
         [GLMW_FD_PIPE] = c->bell.pipe_r,
     };
-    int r = conn_send(c, &msg, fds, GLMW_FD_COUNT);
+    int r;
+
+    server_write_conn_status(c->server, c);
+    r = conn_send(c, &msg, fds, GLMW_FD_COUNT);
 
     if (r < 0) {
         conn_close(c, 0, NULL);

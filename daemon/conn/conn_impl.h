@@ -66,6 +66,7 @@ struct server {
     enum glmw_state state;
     struct server_model model;
     bool has_model;
+    struct server_status status; /* as written last */
 
     int listen_fd, lock_fd;
     char socket_path[CONF_PATH_MAX]; /* ours to remove; "" when activated */
@@ -106,6 +107,9 @@ void request_outcome(struct server *s, struct prep_req *p);
 
 /* listen.c */
 void listen_pause(struct server *s);
+
+/* server.c */
+void server_write_conn_status(struct server *s, struct conn *c);
 
 /* user.c */
 struct user *user_get(struct server *s, uint32_t uid); /* NULL: no memory */

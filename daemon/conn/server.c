@@ -194,39 +194,43 @@ void server_set_state(struct server *s, enum glmw_state state) {
     }
 }
 
-void server_write_status(struct server *s, const struct server_status *st) {
-    for (struct conn *c = s->conns; c; c = c->next) {
-        struct emit_conn_stats own;
-        struct glmw_status w;
+void server_write_conn_status(struct server *s, struct conn *c) {
+    const struct server_status *st = &s->status;
+    struct emit_conn_stats own;
+    struct glmw_status w;
 
-        if (c->state != CONN_OPEN)
-            continue;
-        emit_conn_get_stats(c->out, &own);
-        w = (struct glmw_status){
-            .state = s->state,
-            .heartbeat_ns = st->heartbeat_ns,
-            .start_ns = st->start_ns,
-            .kv_free_tokens = st->kv_free_tokens,
-            .kv_total_tokens = st->kv_total_tokens,
-            .tokens_out = st->tokens_out,
-            .queued = st->queued,
-            .running = st->running,
-            .slots_free = st->slots_free,
-            .slots_total = st->slots_total,
-            .prefill_mtok_s = st->prefill_mtok_s,
-            .decode_mtok_s = st->decode_mtok_s,
-            .connections = s->n_conns,
-            .load_permille = st->load_permille,
-            .my_live = c->n_live,
-            .my_live_max = c->limits.max_live,
-            .my_stalls = own.stalls,
-            .my_bells_sent = own.bells.sent,
-            .my_bells_suppressed = own.bells.suppressed,
-            .my_safety_wakes = own.safety_wakes,
-            .my_records = own.bells.records,
-        };
-        glmw_status_write(&c->shm.d->status, &w);
-    }
+    emit_conn_get_stats(c->out, &own);
+    w = (struct glmw_status){
+        .state = s->state,
+        .heartbeat_ns = st->heartbeat_ns,
+        .start_ns = st->start_ns,
+        .kv_free_tokens = st->kv_free_tokens,
+        .kv_total_tokens = st->kv_total_tokens,
+        .tokens_out = st->tokens_out,
+        .queued = st->queued,
+        .running = st->running,
+        .slots_free = st->slots_free,
+        .slots_total = st->slots_total,
+        .prefill_mtok_s = st->prefill_mtok_s,
+        .decode_mtok_s = st->decode_mtok_s,
+        .connections = s->n_conns,
+        .load_permille = st->load_permille,
+        .my_live = c->n_live,
+        .my_live_max = c->limits.max_live,
+        .my_stalls = own.stalls,
+        .my_bells_sent = own.bells.sent,
+        .my_bells_suppressed = own.bells.suppressed,
+        .my_safety_wakes = own.safety_wakes,
+        .my_records = own.bells.records,
+    };
+    glmw_status_write(&c->shm.d->status, &w);
+}
+
+void server_write_status(struct server *s, const struct server_status *st) {
+    s->status = *st;
+    for (struct conn *c = s->conns; c; c = c->next)
+        if (c->state == CONN_OPEN)
+            server_write_conn_status(s, c);
 }
 
 void server_drop_queued(struct server *s, int status, const char *text) {
