@@ -139,6 +139,7 @@ int glmd_prepare(glmd_conn *c) {
     int r = cl_check(c);
     if (r < 0)
         return r;
+    cl_release(c);
     if (cl_pending(c))
         return 0;
     if (c->error)

@@ -383,7 +383,8 @@ int cl_arm(glmd_conn *c) {
 
 /* ---- the calls ---- */
 
-static int next_event(glmd_conn *c, struct glmd_event *e) {
+/* may_sleep: the caller holds no event of this call, so earlier ones can be given back. */
+static int next_event(glmd_conn *c, bool may_sleep, struct glmd_event *e) {
     for (;;) {
         uint32_t have = (uint32_t)(c->tq.tail - c->tq.head);
         if (take_notice(c, e))
@@ -398,6 +399,11 @@ static int next_event(glmd_conn *c, struct glmd_event *e) {
         }
         if (c->error)
             return take_synthetic(c, e) ? 1 : c->error;
+        if (!may_sleep)
+            return 0;
+        /* before sleeping, or the daemon could wait for the room that the sleeper holds */
+        if (!FAULT(client_sleep_on_held))
+            cl_release(c);
         if (cl_arm(c) == 1) {
             cl_timer_plan(c);
             return 0;
@@ -411,27 +417,31 @@ static void give_event(struct glmd_event *ret, const struct glmd_event *e) {
     ret->size = size;
 }
 
-int glmd_next(glmd_conn *c, struct glmd_event *ret) {
+static int next_checked(glmd_conn *c, bool may_sleep, struct glmd_event *ret) {
     struct glmd_event e;
-    int r = cl_check(c);
-    if (r < 0)
-        return r;
     if (ret->size < offsetof(struct glmd_event, text))
         return -EINVAL;
-    r = next_event(c, &e);
+    int r = next_event(c, may_sleep, &e);
     if (r == 1)
         give_event(ret, &e);
     return r;
 }
 
+int glmd_next(glmd_conn *c, struct glmd_event *ret) {
+    int r = cl_check(c);
+    return r < 0 ? r : next_checked(c, true, ret);
+}
+
 int glmd_next_n(glmd_conn *c, struct glmd_event *ret, size_t n) {
-    size_t i;
-    for (i = 0; i < n && i < INT32_MAX; i++) {
-        int r = glmd_next(c, &ret[i]);
+    int r = cl_check(c), got = 0;
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < n && got < INT32_MAX; i++, got++) {
+        r = next_checked(c, got == 0, &ret[i]);
         if (r != 1)
-            return i ? (int)i : r;
+            return got ? got : r;
     }
-    return (int)i;
+    return got;
 }
 
 /* Hands slots and text back.  The daemon may have stopped a stream for want of room: then it asked to be

@@ -63,8 +63,8 @@ extern "C" {
 #define GLMD_API
 #endif
 
-#define GLMD_VERSION_MAJOR 1
-#define GLMD_VERSION_MINOR 0
+#define GLMD_VERSION_MAJOR 0
+#define GLMD_VERSION_MINOR 1
 #define GLMD_VERSION_PATCH 0
 
 /* Where glmd_connect() looks when neither the options nor $GLMD_SOCKET name a socket. */
@@ -187,7 +187,8 @@ GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
 GLMD_API int glmd_get_fd(glmd_conn *c);
 
 /* 1: nothing is waiting and the daemon will make the descriptor readable, poll now.  0: events are
- * waiting, dispatch instead of polling.  Negative: the connection is dead and has nothing left. */
+ * waiting, dispatch instead of polling.  Negative: the connection is dead and has nothing left.  Gives back
+ * all earlier events, because a daemon that waits for their room could not wake the sleeper. */
 GLMD_API int glmd_prepare(glmd_conn *c);
 
 /* When the library wants to be dispatched at the latest, CLOCK_MONOTONIC nanoseconds; UINT64_MAX: never.
@@ -393,8 +394,9 @@ struct glmd_usage {
 };
 
 /* Filled by glmd_next(); fields that do not belong to the type are 0, NULL or NaN, and token is
- * GLMD_NO_TOKEN.  text, alts, ids and usage point into memory of the connection and are valid until the next
- * glmd_release(), glmd_dispatch(), glmd_wait(), glmd_complete() or glmd_close(). */
+ * GLMD_NO_TOKEN.  text, alts, ids and usage point into memory of the connection.  They are valid while
+ * further events are taken, until glmd_next() returns 0 or glmd_release(), glmd_prepare(), glmd_dispatch(),
+ * glmd_wait(), glmd_complete() or glmd_close() is called. */
 struct glmd_event {
     uint32_t size;
     uint32_t type;    /* enum glmd_event_type; ignore types you do not know */
@@ -423,16 +425,17 @@ struct glmd_event {
     const struct glmd_usage *usage; /* END; NULL when the request was refused */
 };
 
-/* 1 and one event, or 0: nothing now, and it is safe to poll.  Negative: dead, and everything was
- * delivered.  Every tag gets exactly one END, from the daemon or, when that is gone, from the library with
- * the connection's error as status; events the daemon had published come before it. */
+/* 1 and one event.  0: nothing now; earlier events were given back and it is safe to poll.  Negative: dead,
+ * and everything was delivered.  Every tag gets exactly one END, from the daemon or, when that is gone, from
+ * the library with the connection's error as status; events the daemon had published come before it. */
 GLMD_API int glmd_next(glmd_conn *c, struct glmd_event *ret);
 
-/* Up to n events at once into an array whose elements all have size set; returns how many, 0 as above. */
+/* Up to n events at once into an array whose elements all have size set; returns how many.  Only the return
+ * value 0 says that it is safe to poll. */
 GLMD_API int glmd_next_n(glmd_conn *c, struct glmd_event *ret, size_t n);
 
-/* Gives the memory of all events got so far back to the daemon.  Implied by dispatch, wait and complete;
- * call it yourself in long runs of glmd_next() so that the daemon need not wait for room. */
+/* Gives the memory of all events got so far back to the daemon.  Implied as said above; call it yourself in
+ * long runs of glmd_next() so that the daemon need not wait for room. */
 GLMD_API void glmd_release(glmd_conn *c);
 
 /* Fewer wake-ups for screens and loggers: while tokens flow, the descriptor becomes readable after `tokens`

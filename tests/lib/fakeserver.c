@@ -4,6 +4,7 @@
 #include <check.h>
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,6 +210,20 @@ static void hello(struct fakeserver *s, struct served *v) {
     s->n_connections++;
 }
 
+static void packet(struct served *v, struct seqsock_rx *rx) {
+    struct hello_msg m;
+    if (seqsock_recv(v->f.sock, rx) != 0 ||
+        (rx->buf[4] != GLMW_PKT_HELLO &&
+         hello_decode(rx->buf, rx->len, rx->n_fds, HELLO_SERVER_OPEN, &m, NULL) < 0)) {
+        drop(v);
+    } else if (rx->buf[4] == GLMW_PKT_PING) {
+        m.type = GLMW_PKT_PONG;
+        fake_packet(&v->f, &m);
+    } else if (rx->buf[4] == GLMW_PKT_BYE) {
+        drop(v);
+    }
+}
+
 static void *serve(void *arg) {
     struct fakeserver *s = arg;
     struct served *v = calloc(MAX_CONNS, sizeof *v);
@@ -231,8 +246,8 @@ static void *serve(void *arg) {
             static struct seqsock_rx rx;
             if (v[i].used && p[3 + 2 * i].revents)
                 fake_bells(&v[i].f);
-            if (v[i].used && p[2 + 2 * i].revents && seqsock_recv(v[i].f.sock, &rx) != 0)
-                drop(&v[i]);
+            if (v[i].used && p[2 + 2 * i].revents)
+                packet(&v[i], &rx);
         }
         for (unsigned i = 0; p[1].revents && i < MAX_CONNS; i++) {
             if (!v[i].used) {
@@ -263,7 +278,12 @@ void fakeserver_start(struct fakeserver *s, const struct fake_script *script, co
     ck_assert_int_eq(listen(s->listener, 8), 0);
     s->stop_fd = eventfd(0, EFD_CLOEXEC);
     ck_assert_int_ge(s->stop_fd, 0);
+    /* signals are for the test's own thread */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
     ck_assert_int_eq(pthread_create(&s->thread, NULL, serve, s), 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void fakeserver_stop(struct fakeserver *s) {

@@ -334,6 +334,38 @@ START_TEST(credit_hand_back) {
 }
 END_TEST
 
+/* A loop that polls after glmd_next() returned 0 holds nothing back: the daemon may be waiting for just that
+ * room, and then nobody would ever wake anybody. */
+START_TEST(sleeping_gives_back) {
+    struct fake f;
+    const struct fake_options o = {.tq_log2 = GLMW_TQ_LOG2_MIN};
+    glmd_conn *c = fake_connect(&f, &o);
+    struct glmd_event e = {.size = sizeof e};
+    struct glmw_entry n;
+    uint64_t tag = ct_submit(c, "x");
+    fake_pop_submit(&f);
+    fake_accept(&f, tag);
+    for (uint32_t i = 0; i < 63; i++)
+        fake_text(&f, tag, i, "t");
+    fake_flush(&f, false);
+    ck_assert_int_eq(glmd_dispatch(c), 1);
+    while (glmd_next(c, &e) == 1) {
+    }
+    /* the daemon finds no room after the reader went to sleep, and the room is there */
+    ck_assert_int_eq(glmw_credit_ask(&f.tq, &f.shm.d->credit_wanted), 0);
+    ck_assert_uint_eq(glmw_free_slots(&f.tq), 64);
+    /* it asked before: the sleeper says so with an entry */
+    fake_text(&f, tag, 63, "t");
+    fake_flush(&f, false);
+    ck_assert_int_eq(glmd_next(c, &e), 1);
+    ck_assert_int_eq(glmd_prepare(c), 1);
+    ck_assert(fake_pop(&f, &n));
+    ck_assert_int_eq(n.opcode, GLMW_OP_NOP);
+    glmd_close(c);
+    fake_close(&f);
+}
+END_TEST
+
 /* The answer to credit_wanted finds the submission ring full: it is sent as soon as there is room, by a
  * timer. */
 START_TEST(credit_owed_is_sent_later) {
@@ -462,6 +494,7 @@ int main(void) {
     tcase_add_test(t, alternatives);
     tcase_add_test(t, tools_and_ids);
     tcase_add_test(t, credit_hand_back);
+    tcase_add_test(t, sleeping_gives_back);
     tcase_add_test(t, credit_owed_is_sent_later);
     tcase_add_test(t, rings_full);
     tcase_add_test(t, cancel_and_end);
