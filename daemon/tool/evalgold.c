@@ -120,8 +120,7 @@ int gold_run(struct engine *e, const struct gold *g, const struct eval_options *
     struct gold_result res = { .logits = -1, .logsumexp = -1, .next_logit = -1, .mtp_logits = -1 };
     struct watch seen = { .g = g };
     struct work w = { .rows = NULL };
-    struct score_query q = { .ids = g->ids, .n_ids = g->n_ids, .chunk_tokens = o->chunk_tokens,
-                             .show = g->n_hidden ? on_show : NULL, .ctx = &seen };
+    struct score_query q = { .ids = g->ids, .n_ids = g->n_ids, .show = g->n_hidden ? on_show : NULL, .ctx = &seen };
     struct score_out out;
     uint32_t n = 0;
     int r;
