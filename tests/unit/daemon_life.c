@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: MIT */
+/* The life of a real daemon: sockets and locks, draining, reloading, failing, and what the log may not hold. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemonfix.h"
+#include "leakcheck.h"
+
+static const char endless[] = "vocab 100\nstop 2\nstep-us 5000\nloop\nrequest\ntokens 10 11 12\nrepeat\n";
+static const uint32_t prompt[] = {5};
+static struct answer a[4];
+
+static void backend(struct daemonfix *f, int i) {
+    snprintf(f->backend, sizeof f->backend, "%s", i ? "uring" : "epoll");
+}
+
+static void until_tokens(glmd_conn *c, struct answer *ans, size_t n, uint32_t tokens) {
+    struct glmd_event ev = {.size = sizeof ev};
+
+    while (ans[0].n_tokens < tokens) {
+        ck_assert_int_ge(glmd_wait(c, 2000000000), 1);
+        while (glmd_next(c, &ev) == 1)
+            answer_take(ans, n, &ev);
+    }
+}
+
+static glmd_req *limited(glmd_conn *c, uint64_t max_tokens) {
+    glmd_req *r = request_tokens(c, prompt, 1);
+
+    if (max_tokens)
+        ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, max_tokens), 0);
+    return r;
+}
+
+START_TEST(drain_lets_streams_finish) {
+    struct daemonfix f;
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    daemonfix_start(&f, NULL);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 200));
+    until_tokens(c, a, 1, 3);
+    kill(f.pid, SIGTERM);
+    daemonfix_expect_log(&f, "draining: 1 requests");
+    answer_submit(c, &a[1], limited(c, 5));
+    answers_wait(c, a, 2, 10000);
+    ck_assert_int_eq(a[0].status, 0);
+    ck_assert_uint_eq(a[0].n_tokens, 200);
+    ck_assert_uint_eq(a[0].reason, GLMD_REASON_LENGTH);
+    ck_assert_int_eq(a[1].status, -ESHUTDOWN);
+    ck_assert_ptr_nonnull(strstr(a[1].error, "shutting down"));
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 0);
+    ck_assert_int_ne(access(f.socket, F_OK), 0);
+    glmd_close(c);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(drain_time_ends_streams) {
+    struct daemonfix f;
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    daemonfix_start(&f, "[Service]\nDrainTimeoutSec=0\n");
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 0));
+    until_tokens(c, a, 1, 3);
+    kill(f.pid, SIGTERM);
+    answers_wait(c, a, 1, 10000);
+    ck_assert_int_eq(a[0].status, -ESHUTDOWN);
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 0);
+    glmd_close(c);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(second_signal_ends_at_once) {
+    struct daemonfix f;
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    daemonfix_start(&f, NULL);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 0));
+    until_tokens(c, a, 1, 3);
+    kill(f.pid, SIGTERM);
+    daemonfix_expect_log(&f, "draining");
+    kill(f.pid, SIGINT);
+    ck_assert_int_eq(daemonfix_wait(&f, 5000), 0);
+    answers_wait(c, a, 1, 1000);
+    ck_assert_int_eq(a[0].status, -ESHUTDOWN);
+    glmd_close(c);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(second_daemon_is_refused) {
+    struct daemonfix f, g;
+    char pid[32];
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    daemonfix_start(&f, NULL);
+    g = f;
+    daemonfix_spawn(&g, NULL);
+    ck_assert_int_eq(daemonfix_wait(&g, 10000), 1);
+    snprintf(pid, sizeof pid, "process id %d serves", (int)f.pid);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), pid));
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), f.socket));
+    c = daemonfix_connect(&f, NULL); /* the first one is not disturbed */
+    answer_submit(c, &a[0], limited(c, 4));
+    answers_wait(c, a, 1, 5000);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(killed_daemon_leaves_nothing_in_the_way) {
+    struct daemonfix f;
+    struct stat st;
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    daemonfix_start(&f, NULL);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 0));
+    until_tokens(c, a, 1, 3);
+    kill(f.pid, SIGKILL);
+    ck_assert_int_eq(daemonfix_wait(&f, 5000), 128 + SIGKILL);
+    answers_wait(c, a, 1, 5000);
+    ck_assert_int_eq(a[0].status, -EPIPE);
+    glmd_close(c);
+    ck_assert_int_eq(access(f.socket, F_OK), 0);
+    unlink(f.log);
+    daemonfix_start(&f, NULL);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "removed the leftover socket"));
+    ck_assert_int_eq(stat(f.socket, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 0777, 0660);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 4));
+    answers_wait(c, a, 1, 5000);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(foreign_file_at_the_path_is_kept) {
+    struct daemonfix f;
+    int fd;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    fd = open(f.socket, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "exists and is not a socket"));
+    ck_assert_int_eq(access(f.socket, F_OK), 0);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(foreign_listener_is_not_pushed_away) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct daemonfix f;
+    int fd;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s", f.socket);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&sa, sizeof sa), 0);
+    ck_assert_int_eq(listen(fd, 4), 0);
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "another program listens"));
+    close(fd);
+    daemonfix_done(&f);
+}
+END_TEST
+
+/* The directory belongs to somebody else. */
+START_TEST(no_permission_for_the_socket) {
+    struct daemonfix f;
+    char text[200];
+    int fd;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    if (geteuid() == 0)
+        f.uid = 65534;
+    ck_assert_int_eq(chmod(f.dir, geteuid() == 0 ? 0755 : 0555), 0);
+    fd = open(f.log, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd >= 0)
+        close(fd);
+    ck_assert_int_eq(chmod(f.dir, 0755), 0);
+    daemonfix_spawn(&f, NULL);
+    if (geteuid() != 0)
+        ck_assert_int_eq(chmod(f.dir, 0555), 0);
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
+    snprintf(text, sizeof text, "lock file %s.lock cannot be opened: Permission denied", f.socket);
+    ck_assert_msg(strstr(daemonfix_log(&f), text) != NULL, "%s", daemonfix_log(&f));
+    ck_assert_int_eq(chmod(f.dir, 0755), 0);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(missing_directory_is_named) {
+    struct daemonfix f;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    strcpy(f.socket, "/nonexistent-glmd/a/b/glmd.sock");
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "/nonexistent-glmd/a/b cannot be made"));
+    daemonfix_done(&f);
+}
+END_TEST
+
+/* A file size limit of one byte: nothing can be written or preallocated, as on a full disk. */
+START_TEST(full_disk_is_reported) {
+    struct daemonfix f;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    f.file_limit = 1;
+    daemonfix_spawn(&f, "[Service]\nLogLevel=error\n");
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
+    ck_assert_int_eq(access(f.socket, F_OK), -1);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(model_errors_are_named) {
+    struct daemonfix f;
+
+    daemonfix_init(&f);
+    snprintf(f.model, sizeof f.model, "%s/no-such-model", f.dir);
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "no-such-model"));
+    unlink(f.log);
+    daemonfix_script(&f, "vocab 100\nnonsense\n");
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "line 3"));
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(config_errors_are_named) {
+    struct daemonfix f;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    daemonfix_spawn(&f, "[IPC]\nNoSuchKey=1\n");
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 2);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "glmd.conf:4: unknown key NoSuchKey in [IPC]"));
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(reload_takes_what_it_can) {
+    struct daemonfix f;
+    FILE *o;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    daemonfix_start(&f, "[Quota]\nMaxRequestsPerUid=3\n");
+    o = fopen(f.conf, "we");
+    fputs("[Memory]\nKeepFreeBytes=0\nMaxSequences=4\n[Quota]\nMaxRequestsPerUid=5\n", o);
+    fclose(o);
+    kill(f.pid, SIGHUP);
+    daemonfix_expect_log(&f, "configuration read again: 1 values changed");
+    daemonfix_expect_log(&f, "need a restart to change: MaxSequences");
+    o = fopen(f.conf, "we");
+    fputs("[Memory]\nnonsense\n", o);
+    fclose(o);
+    kill(f.pid, SIGHUP);
+    daemonfix_expect_log(&f, "configuration not taken over");
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(device_lost_ends_everything) {
+    struct daemonfix f;
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, "vocab 100\nstop 2\nstep-us 1000\nfail-step 20 lost\nloop\nrequest\ntokens 10 11\nrepeat\n");
+    daemonfix_start(&f, NULL);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 0));
+    answer_submit(c, &a[1], limited(c, 0));
+    answers_wait(c, a, 2, 10000);
+    ck_assert_int_eq(a[0].status, -EIO);
+    ck_assert_int_eq(a[1].status, -EIO);
+    ck_assert_ptr_nonnull(strstr(a[0].error, "device"));
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "the engine stopped"));
+    glmd_close(c);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(log_holds_no_text_of_clients) {
+    static const char secret[] = "Zanzibar-Xylophon";
+    static const char bad[] = "Zanzibar-Xylophon \xff\xfe";
+    char dir[300], script[1000];
+    struct daemonfix f;
+    const char *log;
+    glmd_conn *c;
+    glmd_req *r;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\ntokens 300 301 302 303 304 305\nrepeat\n", dir);
+    daemonfix_script(&f, script);
+    daemonfix_start(&f, NULL);
+    c = daemonfix_connect(&f, NULL);
+    r = request_text(c, secret);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, 20), 0);
+    ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_STOP, secret, strlen(secret)), 0);
+    answer_submit(c, &a[0], r);
+    answer_submit(c, &a[1], request_text(c, bad));
+    answers_wait(c, a, 2, 10000);
+    ck_assert_uint_eq(a[0].n_tokens, 20);
+    ck_assert_int_lt(a[1].status, 0);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    log = daemonfix_log(&f);
+    ck_assert_ptr_nonnull(strstr(log, "connection closed")); /* the level is debug: nothing is held back */
+    ck_assert_ptr_null(strstr(log, "Zanzibar"));
+    ck_assert_ptr_null(strstr(log, a[0].reasoning));
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(descriptors_stay_flat) {
+    struct daemonfix f;
+    glmd_conn *c;
+    int before;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, "vocab 100\nstop 2\nrequest\ntokens 10 11 2\n");
+    daemonfix_start(&f, NULL);
+    before = daemonfix_resources(&f);
+    for (int k = 0; k < 50; k++) {
+        c = daemonfix_connect(&f, NULL);
+        if (k % 2) {
+            answer_submit(c, &a[0], limited(c, 0));
+            answers_wait(c, a, 1, 5000);
+        }
+        glmd_close(c);
+    }
+    daemonfix_expect_resources(&f, before);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("daemon_life");
+    TCase *tc = tcase_create("life");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
+    tcase_add_loop_test(tc, drain_lets_streams_finish, 0, 2);
+    tcase_add_loop_test(tc, drain_time_ends_streams, 0, 2);
+    tcase_add_loop_test(tc, second_signal_ends_at_once, 0, 2);
+    tcase_add_loop_test(tc, second_daemon_is_refused, 0, 2);
+    tcase_add_loop_test(tc, killed_daemon_leaves_nothing_in_the_way, 0, 2);
+    tcase_add_test(tc, foreign_file_at_the_path_is_kept);
+    tcase_add_test(tc, foreign_listener_is_not_pushed_away);
+    tcase_add_test(tc, no_permission_for_the_socket);
+    tcase_add_test(tc, missing_directory_is_named);
+    tcase_add_test(tc, full_disk_is_reported);
+    tcase_add_test(tc, model_errors_are_named);
+    tcase_add_test(tc, config_errors_are_named);
+    tcase_add_loop_test(tc, reload_takes_what_it_can, 0, 2);
+    tcase_add_loop_test(tc, device_lost_ends_everything, 0, 2);
+    tcase_add_loop_test(tc, log_holds_no_text_of_clients, 0, 2);
+    tcase_add_loop_test(tc, descriptors_stay_flat, 0, 2);
+    suite_add_tcase(s, tc);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
