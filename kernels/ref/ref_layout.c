@@ -44,7 +44,7 @@ static void place_pages(struct ref *r, const struct kern_config *c) {
             at += (KERN_PAGE_TOKENS / m->index_kpool) * (uint64_t)m->index_dim * sizeof(float);
         }
     }
-    r->page_bytes = (at + 63) & ~63ull;
+    r->page_bytes = at ? (at + 63) & ~63ull : 64; /* never 0: a page has an address even where no layer uses it */
 }
 
 static void place_slots(struct ref *r, const struct kern_config *c) {
@@ -67,7 +67,7 @@ static void place_slots(struct ref *r, const struct kern_config *c) {
             r->pending_at[l] = at;
             at += KERN_MAX_WINDOW * (6 * p + m->kda_heads) * sizeof(float);
         }
-    r->slot_bytes = (at + 63) & ~63ull;
+    r->slot_bytes = at ? (at + 63) & ~63ull : 64;
 }
 
 static uint64_t max2(uint64_t a, uint64_t b) {
