@@ -22,10 +22,23 @@ static int on_window(void *ctx, uint64_t done, uint64_t total) {
     return 0;
 }
 
+struct weight_sink {
+    struct mem_pack pack;
+    uint32_t n_layers; /* with the draft layer only when it was asked for */
+};
+
+/* A checkpoint holds its draft layer whether it is wanted or not. */
+static int take_window(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+                       const void *bytes, uint64_t n) {
+    struct weight_sink *s = ctx;
+
+    return id->layer >= s->n_layers ? 0 : mem_pack_window(&s->pack, id, t, offset, bytes, n);
+}
+
 static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err) {
-    struct mem_pack pack = { .k = e->k };
+    struct weight_sink sink = { .pack.k = e->k, .n_layers = e->kc.model.n_layers + e->kc.model.n_draft };
     struct watch watch = { .fn = progress, .ctx = ctx };
-    struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = mem_pack_window, .sink_ctx = &pack };
+    struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = take_window, .sink_ctx = &sink };
     int r;
 
     if (progress) {
@@ -37,7 +50,7 @@ static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx
         return xerr_set(err, r, "memory: no %d MiB for reading the weights", STAGING_BYTES >> 20);
     r = model_load(e->index, &e->directory, &l, err);
     if (r >= 0)
-        r = mem_pack_done(&pack, err);
+        r = mem_pack_done(&sink.pack, err);
     mem_unmap(&e->account, MEM_STAGING, l.staging, STAGING_BYTES);
     return r;
 }
