@@ -113,6 +113,7 @@ struct fake_script {
     const char *error_text;
     uint16_t reason;
     uint32_t die_after; /* the server closes the connection after so many tokens, 0: never */
+    bool deaf;          /* cancels are counted and not obeyed */
     bool echo;          /* the text of the last user message is the answer, in pieces of 3 bytes */
 };
 
