@@ -35,18 +35,22 @@ if ! d=$(diff <(echo "$want") <(echo "$edges")); then
     fail=1
 fi
 
-# symbols: libc, libm and each other only
+# kernels/ may ask libc and libm only: everything else would be an undefined symbol in this link
 undefined() { nm -u "$@" 2>/dev/null | awk 'NF == 2 && $1 ~ /^[Uw]$/ { sub(/@.*/, "", $2); print $2 }' | sort -u; }
-defined() { nm --defined-only "$@" 2>/dev/null | awk 'NF == 3 && $2 ~ /[TDBRVWC]/ { print $3 }' | sort -u; }
-
-kernels=$(ls "$O"/lib/kernels*.a)
-# shellcheck disable=SC2086
-bad=$(comm -23 <(undefined $kernels) <(defined $kernels) |
-    grep -E '^(glmd_|glmw_|sched_|engine_|conn_|emit_|prep_|tok_|chat_|model_|mem_|log_|conf_|xerr_|malloc$|calloc$|realloc$|free$|fopen$|printf$|fprintf$|sd_|json_|io_uring)' || true)
-if [ -n "$bad" ]; then
-    echo "layers: kernels/ may use libc, libm and itself only, no allocation, no logging; found:" $bad
+kernels=("$O"/lib/kernels*.a)
+tmp=$(mktemp)
+trap 'rm -f "$tmp"' EXIT
+if ! out=$("${CC:-gcc}" -shared -pthread -o "$tmp" -Wl,-z,defs -Wl,--whole-archive "${kernels[@]}" -Wl,--no-whole-archive -lm 2>&1); then
+    echo "layers: kernels/ may use libc, libm and itself only:"
+    echo "$out" | grep -o 'undefined reference to .*' | sort -u
     fail=1
 fi
+bad=$(undefined "${kernels[@]}" | grep -xE 'malloc|calloc|realloc|free|posix_memalign|aligned_alloc|fopen|open|printf|fprintf|puts|syslog|socket|recv|send' | tr '\n' ' ')
+if [ -n "$bad" ]; then
+    echo "layers: kernels/ may not allocate, log or open; it calls: $bad"
+    fail=1
+fi
+
 kern_calls() { undefined "$1" | grep -E '^kern_' | tr '\n' ' '; }
 bad=$(kern_calls "$O/lib/daemon_model.a")
 if [ -n "$bad" ]; then
@@ -66,6 +70,12 @@ for lib in base loop conn emit prep text sched; do
         fail=1
     fi
 done
-# nothing that looks like a compute stage outside engine
+for o in "$O"/obj/daemon/main/*.o "$O"/obj/daemon/tool/*.o; do
+    bad=$(kern_calls "$o")
+    if [ -n "$bad" ]; then
+        echo "layers: only daemon/engine computes; $o calls: $bad"
+        fail=1
+    fi
+done
 [ $fail -eq 0 ] && echo "layers: $(echo "$edges" | wc -l) edges as in $table"
 exit $fail
