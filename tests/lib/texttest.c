@@ -114,7 +114,7 @@ size_t texttest_text(struct texttest_rng *r, char *buf, size_t n) {
 double texttest_now(void) {
     struct timespec ts;
 
-    clock_gettime(CLOCK_MONOTONIC, &ts);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 

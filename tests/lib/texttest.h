@@ -22,7 +22,14 @@ uint32_t texttest_below(struct texttest_rng *r, uint32_t n);
  * points. Returns its length. */
 size_t texttest_text(struct texttest_rng *r, char *buf, size_t n);
 
-double texttest_now(void); /* seconds, monotonic */
+/* For the inside of long loops, where Check's own macros write a record for every single pass. */
+#define must(cond)                                                                                           \
+    do {                                                                                                     \
+        if (!(cond))                                                                                         \
+            ck_abort_msg("%s is false", #cond);                                                              \
+    } while (0)
+
+double texttest_now(void); /* processor seconds of this process: bounds hold on a busy machine too */
 /* Factor for time bounds: sanitizers and emulation are slower by design. */
 double texttest_slow(void);
 

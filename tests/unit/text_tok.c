@@ -39,7 +39,7 @@ static char *decode(const uint32_t *ids, size_t n, size_t *ret_n) {
         const uint8_t *b;
         size_t len;
 
-        ck_assert_int_ge(tok_bytes(tok, ids[i], &b, &len), 0);
+        must(tok_bytes(tok, ids[i], &b, &len) >= 0);
         cap += DETOK_BOUND(len);
     }
     out = malloc(cap);
@@ -50,10 +50,10 @@ static char *decode(const uint32_t *ids, size_t n, size_t *ret_n) {
 
         tok_bytes(tok, ids[i], &b, &len);
         w += detok_push(&d, b, len, out + w);
-        ck_assert(utf8_is_valid(out, w));
+        must(utf8_is_valid(out, w));
     }
     w += detok_finish(&d, out + w);
-    ck_assert_uint_eq(d.replaced, 0);
+    must(d.replaced == 0);
     *ret_n = w;
     return out;
 }
