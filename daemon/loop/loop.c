@@ -216,14 +216,21 @@ static void sweep(struct loop *l) {
     }
 }
 
+/* In order of time, so that one that is due may still switch off a later one. */
 static void run_timers(struct loop *l) {
     uint64_t now = clock_now_ns();
 
-    for (struct loop_timer *t = l->timers; t; t = t->next)
-        if (!t->dead && t->at_ns && t->at_ns <= now) {
-            t->at_ns = 0;
-            t->fn(t->ctx);
-        }
+    for (;;) {
+        struct loop_timer *due = NULL;
+
+        for (struct loop_timer *t = l->timers; t; t = t->next)
+            if (!t->dead && t->at_ns && t->at_ns <= now && (!due || t->at_ns < due->at_ns))
+                due = t;
+        if (!due)
+            return;
+        due->at_ns = 0;
+        due->fn(due->ctx);
+    }
 }
 
 static uint64_t next_timeout(const struct loop *l) {

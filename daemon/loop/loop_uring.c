@@ -128,8 +128,9 @@ static void uring_del(struct loop *l, struct loop_source *s) {
 
     cancel(m, s);
     /* The descriptor may be closed as soon as loop_del returns, and a poll keeps a file alive: the peer must
-     * see the end now, so the cancellation is not left for the next turn. */
-    io_uring_submit(&m->ring);
+     * see the end now, so the cancellation is not left for the next turn. With deferred task work its last
+     * step runs only when this thread asks for completions. */
+    io_uring_submit_and_get_events(&m->ring);
 }
 
 static int uring_pause(struct loop *l, struct loop_source *s, bool pause) {
