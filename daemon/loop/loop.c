@@ -15,10 +15,12 @@ static void on_kick(void *ctx, unsigned events) {
     uint64_t n;
 
     (void)events;
-    /* cleared before the read: a kick that comes between the two writes again and costs one more turn */
-    atomic_store_explicit(&l->kicked, false, memory_order_seq_cst);
     while (read(l->kick_fd, &n, sizeof n) < 0 && errno == EINTR)
         ;
+    /* Cleared after the read: the other way round the read could swallow the write of a kick that came in
+     * between, and the word would stay set without a write to go with it. A kick between the two does not
+     * write, but this turn has still to do its work, and the exchange makes what the kicker did visible. */
+    atomic_exchange(&l->kicked, false);
 }
 
 static int try_open(struct loop *l, const struct loop_ops *ops) {
