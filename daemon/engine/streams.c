@@ -286,6 +286,12 @@ static bool credit_enough(struct engine *e, uint32_t stream, bool refresh) {
     uint32_t need = stream_token_records(e->streams[stream].req->sampling.n_alts);
     uint32_t have = atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire);
 
+    /* What the last step made is not published yet and not yet taken off the credit: when it could matter,
+     * publishing goes before launching for once. */
+    if (e->n_events && have < 2 * need + 2) {
+        events_publish(e);
+        have = atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire);
+    }
     if (have < need && refresh && e->sink.refresh)
         have = e->sink.refresh(e->sink.ctx, e->streams[stream].id);
     return have >= need;
