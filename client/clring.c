@@ -391,7 +391,7 @@ static int next_event(glmd_conn *c, bool may_sleep, struct glmd_event *e) {
             return 1;
         if (have < c->need)
             have = visible(c);
-        if (!c->ring_bad && have >= c->need) {
+        if (!c->ring_bad && have >= c->need && !(FAULT(client_error_before_records) && c->error)) {
             enum taken t = take(c, have, e);
             if (t == TAKEN_EVENT)
                 return 1;

@@ -235,6 +235,73 @@ START_TEST(example_poll) {
 }
 END_TEST
 
+/* Every call has a page, every option of every command is explained, and the example is a program. */
+START_TEST(man_pages) {
+    static const char *const pages[] = {"libglmd.3",   "glmd_connect.3", "glmd_dispatch.3",
+                                        "glmd_next.3", "glmd_req_new.3", "glmd_submit.3"};
+    static const char *const commands[] = {"run", "chat", "status"};
+    static const char *names[256];
+    static struct runprog p;
+    char path[64], word[96];
+    size_t len;
+    char *lib = slurp(LIB, &len), *all = calloc(1, 1 << 20), *tool = slurp("client/man/glmctl.1", NULL);
+    unsigned n = elf_names(lib, len, names, 256);
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+        snprintf(path, sizeof path, "client/man/%s", pages[i]);
+        char *t = slurp(path, NULL);
+        ck_assert_uint_lt(strlen(all) + strlen(t), (1 << 20) - 1);
+        strcat(all, t);
+        free(t);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        int found = 0;
+        snprintf(word, sizeof word, "\n.Fn %s \"", names[i]);
+        found += strstr(all, word) != NULL;
+        snprintf(word, sizeof word, "\n.Fo %s\n", names[i]);
+        found += strstr(all, word) != NULL;
+        snprintf(word, sizeof word, " Fn %s ", names[i]);
+        found += strstr(all, word) != NULL;
+        ck_assert_msg(found, "%s is in no manual page", names[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        const char *const argv[] = {TEST_BUILD "/glmctl", commands[i], "--help", NULL};
+        ck_assert_int_eq(runprog(&p, argv, NULL, false, NULL), 0);
+        int found = 0;
+        for (char *o = p.out_text; (o = strstr(o, "\n  --")); o++, found++) {
+            snprintf(word, sizeof word, "Fl -%.*s", (int)strcspn(o + 5, " "), o + 5);
+            ck_assert_msg(strstr(tool, word) != NULL, "glmctl.1 does not explain \"%s\"", word);
+        }
+        ck_assert_int_ge(found, 3);
+    }
+    free(all);
+    free(lib);
+    free(tool);
+}
+END_TEST
+
+START_TEST(example_in_the_manual) {
+    char dir[] = "/tmp/glmd-manual-XXXXXX", src[64], exe[64];
+    char *t = slurp("client/man/libglmd.3", NULL);
+    char *from = strstr(t, ".Bd -literal\n"), *to = strstr(t, ".Ed");
+    ck_assert(from && to && from < to);
+    *to = 0;
+    ck_assert(mkdtemp(dir) != NULL);
+    snprintf(src, sizeof src, "%s/m.c", dir);
+    snprintf(exe, sizeof exe, "%s/m", dir);
+    FILE *f = fopen(src, "we");
+    ck_assert(f != NULL);
+    fputs(strchr(from, '\n'), f);
+    fclose(f);
+    const char *const argv[] = {CC,         "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", SAN,
+                                "-Iclient", "-o",       exe,     src,       LIB,          NULL};
+    compiles(argv);
+    unlink(src);
+    unlink(exe);
+    rmdir(dir);
+    free(t);
+}
+END_TEST
+
 START_TEST(versions) {
     char text[32];
     uint32_t v = glmd_version();
@@ -261,6 +328,8 @@ int main(void) {
     tcase_add_test(t, symbols);
     tcase_add_test(t, every_symbol_links);
     tcase_add_test(t, example_poll);
+    tcase_add_test(t, man_pages);
+    tcase_add_test(t, example_in_the_manual);
     tcase_add_test(t, versions);
     return ct_main(s);
 }
