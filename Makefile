@@ -177,7 +177,7 @@ $(O)/obj/tests/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(filter-out -Wmissing-prototypes -Wconversion,$(WARN)) $(SANF) $(FAULTF) \
 	    $(addprefix -I,$(TEST_INC)) $(call pc_cflags,$(TEST_PKG)) $(call isa_flags,$<) -DTEST_BUILD='"$(O)"' -c -o $@ $<
-$(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
+$(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
