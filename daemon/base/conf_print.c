@@ -124,14 +124,15 @@ static void print_range(FILE *f, const struct conf_row *row) {
         fputs("Taken over by a reload.\n", f);
 }
 
-/* mdoc wants a line per sentence, and no line that begins with a dot or a quote. */
+/* mdoc wants every sentence to begin on a line of its own, and no line over 80 columns. */
 static void print_sentences(FILE *f, const char *doc) {
     while (*doc) {
         const char *end = strstr(doc, ". ");
-        size_t n = end ? (size_t)(end - doc) + 1 : strlen(doc);
+        char sentence[512];
 
-        fprintf(f, "%.*s\n", (int)n, doc);
-        doc += n;
+        snprintf(sentence, sizeof sentence, "%.*s", (int)(end ? end - doc + 1 : (ptrdiff_t)strlen(doc)), doc);
+        print_wrapped(f, "", sentence);
+        doc += strlen(sentence);
         while (*doc == ' ')
             doc++;
     }
@@ -147,7 +148,7 @@ void conf_print_mdoc(FILE *f) {
             if (*section)
                 fputs(".El\n", f);
             section = row->section;
-            fprintf(f, ".Ss Section [%s]\n.Bl -tag -width Ds\n", section);
+            fprintf(f, ".Ss [%s] section\n.Bl -tag -width Ds\n", section);
         }
         fprintf(f, ".It Ic %s Ns =%s%s\n", row->key, *row->def ? " Ns Ar " : "", row->def);
         print_sentences(f, row->doc);
