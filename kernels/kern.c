@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening, packing, capture and dispatch, common to all backends. Owns struct kern, which lives at the start of
- * KERN_MEM_CTL together with the programs, the plan copies and the result blocks. One thread calls everything
- * here except kern_pack(). Allocates nothing; never logs. */
+/* Opening, packing, capture and dispatch, common to all backends. Owns struct kern, which lives at the start
+ * of KERN_MEM_CTL together with the programs, the plan copies and the result blocks. One thread calls
+ * everything here except kern_pack(). Allocates nothing; never logs. */
 #include "backend.h"
 #include "kern_private.h"
 
@@ -123,8 +123,9 @@ void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *bl
 /* What the bytes of a slot depend on; field by field, because padding of a struct is not defined. */
 static uint64_t model_id(const struct kern_config *c, const char *name) {
     const struct kern_model_desc *m = &c->model;
-    const uint32_t dims[] = {m->hidden,    m->n_layers,    m->n_draft,   m->kda_heads, m->kda_dim, m->conv_width,
-                             m->index_dim, m->index_kpool, m->mla_heads, m->kv_rank,   c->cache};
+    const uint32_t dims[] = {m->hidden,    m->n_layers,   m->n_draft,   m->kda_heads,
+                             m->kda_dim,   m->conv_width, m->index_dim, m->index_kpool,
+                             m->mla_heads, m->kv_rank,    c->cache};
     uint64_t h = 0xcbf29ce484222325ull;
     for (const char *s = name; *s; s++)
         h = (h ^ (uint8_t)*s) * 0x100000001b3ull;
@@ -205,7 +206,8 @@ int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern
     if (k->packed)
         return kern_error(k, "weights are complete and cannot be changed"), -EPERM;
     if (!kern_part_info(m, id->part, id->layer, &info) || id->expert >= info.experts)
-        return kern_error(k, "layer %u has no tensor %s, expert %u", id->layer, kern_part_name(id->part), id->expert),
+        return kern_error(k, "layer %u has no tensor %s, expert %u", id->layer, kern_part_name(id->part),
+                          id->expert),
                -ENOENT;
     if (t->rows != info.rows || t->cols != info.cols)
         return kern_error(k, "layer %u %s: shape is [%llu, %llu], expected [%llu, %llu]", id->layer,
@@ -234,7 +236,8 @@ int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern
     /* P1: release, pairs with the acquire in kern_pack_done(): counted bytes are written bytes. */
     do
         now = (uint64_t)t->format << 56 | ((old & PACK_BYTES) + n);
-    while (!atomic_compare_exchange_weak_explicit(count, &old, now, memory_order_release, memory_order_relaxed));
+    while (
+        !atomic_compare_exchange_weak_explicit(count, &old, now, memory_order_release, memory_order_relaxed));
     return 0;
 }
 
@@ -245,8 +248,9 @@ static int part_complete(struct kern *k, uint32_t layer, uint32_t part, const st
                                           memory_order_acquire); /* pairs with P1 */
         uint64_t total = info->rows * info->cols * (v >> 56 == KERN_F32 ? 4 : 2);
         if ((v & PACK_BYTES) != total)
-            return kern_error(k, "layer %u %s expert %u: %llu of %llu bytes received", layer, kern_part_name(part),
-                              e, (unsigned long long)(v & PACK_BYTES), (unsigned long long)total),
+            return kern_error(k, "layer %u %s expert %u: %llu of %llu bytes received", layer,
+                              kern_part_name(part), e, (unsigned long long)(v & PACK_BYTES),
+                              (unsigned long long)total),
                    -ENODATA;
     }
     return 0;

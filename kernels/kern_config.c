@@ -58,7 +58,8 @@ static int check_engine(const struct kern_config *c, char *err, size_t err_len) 
     return check_ranges(r, sizeof(r) / sizeof(r[0]), err, err_len);
 }
 
-static int check_layer(const struct kern_model_desc *m, uint32_t i, bool *full_seen, char *err, size_t err_len) {
+static int check_layer(const struct kern_model_desc *m, uint32_t i, bool *full_seen, char *err,
+                       size_t err_len) {
     const struct kern_layer_desc *l = &m->layer[i];
     bool draft = i >= m->n_layers;
     if (l->mix != KERN_MIX_KDA && l->mix != KERN_MIX_MLA)
@@ -74,7 +75,8 @@ static int check_layer(const struct kern_model_desc *m, uint32_t i, bool *full_s
     if (!draft && l->resid != m->layer[0].resid)
         return refuse(err, err_len, "layer %u has another residual kind than layer 0", i);
     if (draft && (l->resid != KERN_RESID_PLAIN || l->mix != KERN_MIX_MLA || l->index == KERN_INDEX_SHARED))
-        return refuse(err, err_len, "draft layer %u must be MLA with its own or no indexer and a plain residual", i);
+        return refuse(err, err_len,
+                      "draft layer %u must be MLA with its own or no indexer and a plain residual", i);
     if (l->index == KERN_INDEX_SHARED && !*full_seen)
         return refuse(err, err_len, "layer %u shares an index selection, but no earlier layer makes one", i);
     if (l->index == KERN_INDEX_FULL)
@@ -90,7 +92,8 @@ static int check_layers(const struct kern_model_desc *m, char *err, size_t err_l
             return r;
     }
     if (m->layer[0].resid == KERN_RESID_PLAIN && m->hc_mult != 1)
-        return refuse(err, err_len, "hc_mult is %u, but a model with plain residuals has one stream", m->hc_mult);
+        return refuse(err, err_len, "hc_mult is %u, but a model with plain residuals has one stream",
+                      m->hc_mult);
     return 0;
 }
 
@@ -164,8 +167,8 @@ static int check_floats(const struct kern_model_desc *m, char *err, size_t err_l
     };
     for (size_t i = 0; i < sizeof(f) / sizeof(f[0]); i++)
         if (!isfinite(f[i].value) || f[i].value < f[i].lo || f[i].value > f[i].hi)
-            return refuse(err, err_len, "%s is %g, but must be between %g and %g", f[i].name, (double)f[i].value,
-                          (double)f[i].lo, (double)f[i].hi);
+            return refuse(err, err_len, "%s is %g, but must be between %g and %g", f[i].name,
+                          (double)f[i].value, (double)f[i].lo, (double)f[i].hi);
     return 0;
 }
 

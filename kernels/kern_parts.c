@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The tensors a model consists of, derived from its description: which parts each layer has, their shapes, and
- * how they are kept. One table serves the pack bookkeeping, the backends' layouts and the loader's checks.
- * Pure functions, any thread. */
+/* The tensors a model consists of, derived from its description: which parts each layer has, their shapes,
+ * and how they are kept. One table serves the pack bookkeeping, the backends' layouts and the loader's
+ * checks. Pure functions, any thread. */
 #include "backend.h"
 
 #include <errno.h>
@@ -125,55 +125,94 @@ static const struct rule rules[KERN_PART_END] = {
 static uint64_t dim_of(const struct kern_model_desc *m, uint32_t d) {
     uint64_t p = (uint64_t)m->kda_heads * m->kda_dim;
     switch (d) {
-    case D_1: return 1;
-    case D_3: return 3;
-    case D_VOCAB: return m->vocab_rows;
-    case D_E: return m->hidden;
-    case D_2E: return 2 * (uint64_t)m->hidden;
-    case D_HC_ROWS: return (uint64_t)m->hc_mult * (2 + (uint64_t)m->hc_mult);
-    case D_HC_E: return (uint64_t)m->hc_mult * m->hidden;
-    case D_P: return p;
-    case D_KDA_DIM: return m->kda_dim;
-    case D_KDA_HEADS: return m->kda_heads;
-    case D_CONV: return m->conv_width;
-    case D_Q_RANK: return m->q_rank;
-    case D_Q_OUT: return (uint64_t)m->mla_heads * (m->nope_dim + (uint64_t)m->rope_dim);
-    case D_KVA: return m->kv_rank + (uint64_t)m->rope_dim;
-    case D_KV_RANK: return m->kv_rank;
-    case D_KVB: return (uint64_t)m->mla_heads * (m->nope_dim + (uint64_t)m->v_dim);
-    case D_O_IN: return (uint64_t)m->mla_heads * m->v_dim;
-    case D_IDX_Q: return (uint64_t)m->index_heads * m->index_dim;
-    case D_IDX_DIM: return m->index_dim;
-    case D_IDX_HEADS: return m->index_heads;
-    case D_KPOOL: return m->index_kpool;
-    case D_DENSE: return m->dense_width;
-    case D_EXPERTS: return m->n_experts;
-    case D_EXPERT: return m->expert_width;
-    case D_SHARED: return (uint64_t)m->n_shared * m->expert_width;
-    default: return 0;
+    case D_1:
+        return 1;
+    case D_3:
+        return 3;
+    case D_VOCAB:
+        return m->vocab_rows;
+    case D_E:
+        return m->hidden;
+    case D_2E:
+        return 2 * (uint64_t)m->hidden;
+    case D_HC_ROWS:
+        return (uint64_t)m->hc_mult * (2 + (uint64_t)m->hc_mult);
+    case D_HC_E:
+        return (uint64_t)m->hc_mult * m->hidden;
+    case D_P:
+        return p;
+    case D_KDA_DIM:
+        return m->kda_dim;
+    case D_KDA_HEADS:
+        return m->kda_heads;
+    case D_CONV:
+        return m->conv_width;
+    case D_Q_RANK:
+        return m->q_rank;
+    case D_Q_OUT:
+        return (uint64_t)m->mla_heads * (m->nope_dim + (uint64_t)m->rope_dim);
+    case D_KVA:
+        return m->kv_rank + (uint64_t)m->rope_dim;
+    case D_KV_RANK:
+        return m->kv_rank;
+    case D_KVB:
+        return (uint64_t)m->mla_heads * (m->nope_dim + (uint64_t)m->v_dim);
+    case D_O_IN:
+        return (uint64_t)m->mla_heads * m->v_dim;
+    case D_IDX_Q:
+        return (uint64_t)m->index_heads * m->index_dim;
+    case D_IDX_DIM:
+        return m->index_dim;
+    case D_IDX_HEADS:
+        return m->index_heads;
+    case D_KPOOL:
+        return m->index_kpool;
+    case D_DENSE:
+        return m->dense_width;
+    case D_EXPERTS:
+        return m->n_experts;
+    case D_EXPERT:
+        return m->expert_width;
+    case D_SHARED:
+        return (uint64_t)m->n_shared * m->expert_width;
+    default:
+        return 0;
     }
 }
 
 static bool group_applies(const struct kern_model_desc *m, uint32_t group, uint32_t layer) {
     const struct kern_layer_desc *l = &m->layer[layer];
     switch (group) {
-    case G_GLOBAL: return layer == 0;
-    case G_LAYER: return true;
-    case G_MHC: return l->resid == KERN_RESID_MHC;
-    case G_KDA: return l->mix == KERN_MIX_KDA;
-    case G_MLA: return l->mix == KERN_MIX_MLA;
-    case G_INDEX: return l->mix == KERN_MIX_MLA && l->index == KERN_INDEX_FULL;
-    case G_POOL: return l->mix == KERN_MIX_MLA && l->index == KERN_INDEX_FULL && m->index_kpool > 1;
-    case G_DENSE: return l->mlp == KERN_MLP_DENSE;
+    case G_GLOBAL:
+        return layer == 0;
+    case G_LAYER:
+        return true;
+    case G_MHC:
+        return l->resid == KERN_RESID_MHC;
+    case G_KDA:
+        return l->mix == KERN_MIX_KDA;
+    case G_MLA:
+        return l->mix == KERN_MIX_MLA;
+    case G_INDEX:
+        return l->mix == KERN_MIX_MLA && l->index == KERN_INDEX_FULL;
+    case G_POOL:
+        return l->mix == KERN_MIX_MLA && l->index == KERN_INDEX_FULL && m->index_kpool > 1;
+    case G_DENSE:
+        return l->mlp == KERN_MLP_DENSE;
     case G_MOE:
-    case G_EXPERT: return l->mlp == KERN_MLP_MOE;
-    case G_SHARED: return l->mlp == KERN_MLP_MOE && m->n_shared > 0;
-    case G_DRAFT: return layer >= m->n_layers;
-    default: return false;
+    case G_EXPERT:
+        return l->mlp == KERN_MLP_MOE;
+    case G_SHARED:
+        return l->mlp == KERN_MLP_MOE && m->n_shared > 0;
+    case G_DRAFT:
+        return layer >= m->n_layers;
+    default:
+        return false;
     }
 }
 
-bool kern_part_info(const struct kern_model_desc *m, uint32_t part, uint32_t layer, struct kern_part_info *ret) {
+bool kern_part_info(const struct kern_model_desc *m, uint32_t part, uint32_t layer,
+                    struct kern_part_info *ret) {
     if (part >= KERN_PART_END || layer >= KERN_MAX_LAYERS || layer >= kern_total_layers(m))
         return false;
     const struct rule *r = &rules[part];

@@ -149,8 +149,8 @@ static int check_rows(const struct kern_config *cfg, const struct kern_plan *p, 
     return 0;
 }
 
-/* Pages that `s` writes occur once in the whole table. Two sequences over the same range of the table would pass;
- * check_seqs() refuses those. */
+/* Pages that `s` writes occur once in the whole table. Two sequences over the same range of the table would
+ * pass; check_seqs() refuses those. */
 static int check_written_pages(const struct kern_plan *p, const struct kern_seq *s) {
     if (!s->n_rows)
         return 0;
@@ -195,7 +195,8 @@ static bool in_range(float v, float lo, float hi) {
     return isfinite(v) && v >= lo && v <= hi;
 }
 
-static int check_sample(const struct kern_config *cfg, const struct kern_plan *p, const struct kern_sample *s) {
+static int check_sample(const struct kern_config *cfg, const struct kern_plan *p,
+                        const struct kern_sample *s) {
     uint32_t vocab = cfg->model.vocab_tokens;
     if (s->row >= p->n_rows || s->zero)
         return -EINVAL;
@@ -219,8 +220,8 @@ static int check_sample(const struct kern_config *cfg, const struct kern_plan *p
     if (!slice_ok(s->bias0, s->n_bias, p->n_bias) || !slice_ok(s->seen0, s->n_seen, p->n_seen) ||
         !slice_ok(s->ban0, s->n_ban, p->n_ban))
         return -EINVAL;
-    if (s->mask0 != KERN_NONE && (p->n_mask_words < mask_words(cfg) ||
-                                  s->mask0 > p->n_mask_words - mask_words(cfg)))
+    if (s->mask0 != KERN_NONE &&
+        (p->n_mask_words < mask_words(cfg) || s->mask0 > p->n_mask_words - mask_words(cfg)))
         return -EINVAL;
     return 0;
 }

@@ -95,7 +95,8 @@ static int check_slots(struct kern *k, const struct kern_plan *p) {
         const struct kern_seq *s = &seqs[i];
         const struct kern_slot_info *slot = &k->slots[s->slot];
         if (!(s->flags & KERN_SEQ_RESET) && (s->keep > slot->pending || slot->pos + s->keep != s->pos0))
-            return kern_error(k, "slot %u is at %u with %u pending rows; the plan keeps %u and continues at %u",
+            return kern_error(k,
+                              "slot %u is at %u with %u pending rows; the plan keeps %u and continues at %u",
                               s->slot, slot->pos, slot->pending, s->keep, s->pos0),
                    -ESTALE;
     }
@@ -221,11 +222,20 @@ int kern_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0,
     uint32_t rows = what == KERN_PEEK_LOGITS ? k->plan[lane]->n_samples : k->plan[lane]->n_rows;
     uint64_t width;
     switch (what) {
-    case KERN_PEEK_STREAMS: width = (uint64_t)m->hc_mult * m->hidden; break;
-    case KERN_PEEK_HIDDEN: width = m->hidden; break;
-    case KERN_PEEK_DRAFT: width = m->n_draft ? m->hidden : 0; break;
-    case KERN_PEEK_LOGITS: width = m->vocab_rows; break;
-    default: width = 0;
+    case KERN_PEEK_STREAMS:
+        width = (uint64_t)m->hc_mult * m->hidden;
+        break;
+    case KERN_PEEK_HIDDEN:
+        width = m->hidden;
+        break;
+    case KERN_PEEK_DRAFT:
+        width = m->n_draft ? m->hidden : 0;
+        break;
+    case KERN_PEEK_LOGITS:
+        width = m->vocab_rows;
+        break;
+    default:
+        width = 0;
     }
     if (!width || n > rows || row0 > rows - n || dst_floats / width < n || !k->backend->peek)
         return kern_error(k, "peek: rows %u to %u of %u, room for %llu numbers", row0, row0 + n, rows,
@@ -299,8 +309,9 @@ int kern_slot_write(struct kern *k, uint32_t slot, const void *src, uint64_t byt
     if (bytes != kern_slot_bytes(k))
         return kern_error(k, "a slot has %llu bytes", (unsigned long long)kern_slot_bytes(k)), -EBADMSG;
     memcpy(&h, src, sizeof(h));
-    if (h.magic != SLOT_MAGIC || h.model_id != k->model_id || h.bytes != bytes || h.pos > k->cfg.max_context ||
-        h.has_last > 1 || (h.last != KERN_NONE && h.last >= k->cfg.model.vocab_rows))
+    if (h.magic != SLOT_MAGIC || h.model_id != k->model_id || h.bytes != bytes ||
+        h.pos > k->cfg.max_context || h.has_last > 1 ||
+        (h.last != KERN_NONE && h.last >= k->cfg.model.vocab_rows))
         return kern_error(k, "slot bytes of another model or backend"), -EBADMSG;
     r = k->backend->slot_write(k, slot, (const char *)src + sizeof(h));
     if (!r)

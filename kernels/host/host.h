@@ -80,8 +80,8 @@ static inline uint64_t host_sample_scratch(uint32_t vocab_rows) {
 }
 /* Entry `index` of a checked plan over the raw logits of its row; fills *ret whole. The sampler as kern.h
  * documents it. scratch: 8-aligned, host_sample_scratch() bytes. */
-void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uint32_t index, const float *logits,
-                 void *scratch, struct kern_result *ret);
+void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uint32_t index,
+                 const float *logits, void *scratch, struct kern_result *ret);
 /* After a trunk entry was sampled: what KERN_TOKEN_LAST means from now on. */
 void host_sample_keep(struct kern *k, const struct kern_plan *p, uint32_t index, const struct kern_result *r);
 

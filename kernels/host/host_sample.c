@@ -33,8 +33,8 @@ double host_gumbel(uint64_t bits) {
     return -log(-log(u));
 }
 
-/* Could these bits give G >= t? Never says no wrongly: G >= t needs -log u <= e^-t, hence 1 - u <= e^-t, hence
- * (2^52 - bits - 0.5) / 2^52 <= 2^-floor(t / ln 2). */
+/* Could these bits give G >= t? Never says no wrongly: G >= t needs -log u <= e^-t, hence 1 - u <= e^-t,
+ * hence (2^52 - bits - 0.5) / 2^52 <= 2^-floor(t / ln 2). */
 static bool may_reach(uint64_t bits, double t) {
     if (t < 1.0)
         return true;
@@ -74,7 +74,8 @@ static struct raw scan_raw(const float *z, uint32_t n) {
     return r;
 }
 
-static void report_alts(const float *z, uint32_t n, uint32_t want, double logsumexp, struct kern_result *ret) {
+static void report_alts(const float *z, uint32_t n, uint32_t want, double logsumexp,
+                        struct kern_result *ret) {
     uint64_t best[KERN_MAX_ALTS];
     uint32_t have = 0;
     for (uint32_t i = 0; i < n && want; i++) {
@@ -162,8 +163,8 @@ static uint64_t nucleus(const struct cut *c, uint64_t *rank, uint64_t n, double 
     return n;
 }
 
-static uint32_t draw(const struct cut *c, const struct kern_sample *s, uint32_t position, const uint64_t *rank,
-                     uint64_t n) {
+static uint32_t draw(const struct cut *c, const struct kern_sample *s, uint32_t position,
+                     const uint64_t *rank, uint64_t n) {
     const uint64_t key = noise_key(s->seed, position);
     double best = -INFINITY;
     uint32_t token = KERN_NONE;
@@ -183,7 +184,8 @@ static uint32_t draw(const struct cut *c, const struct kern_sample *s, uint32_t 
     return token;
 }
 
-static uint32_t choose(const struct kern_sample *s, uint32_t position, const float *z, uint32_t n, uint64_t *rank) {
+static uint32_t choose(const struct kern_sample *s, uint32_t position, const float *z, uint32_t n,
+                       uint64_t *rank) {
     uint64_t have = gather(z, n, rank);
     if (!have)
         return KERN_NONE;
@@ -216,8 +218,8 @@ static uint32_t choose(const struct kern_sample *s, uint32_t position, const flo
 
 /* ---- entry ---- */
 
-void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uint32_t index, const float *logits,
-                 void *scratch, struct kern_result *ret) {
+void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uint32_t index,
+                 const float *logits, void *scratch, struct kern_result *ret) {
     const struct kern_sample *s = &plan_samples(p)[index];
     const uint32_t n = m->vocab_tokens;
     *ret = (struct kern_result){.sample = index,
@@ -252,7 +254,8 @@ void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uin
         ret->logprob = (float)((double)logits[ret->token] - raw.logsumexp);
 }
 
-void host_sample_keep(struct kern *k, const struct kern_plan *p, uint32_t index, const struct kern_result *r) {
+void host_sample_keep(struct kern *k, const struct kern_plan *p, uint32_t index,
+                      const struct kern_result *r) {
     const struct kern_sample *s = &plan_samples(p)[index];
     if (s->mode == KERN_SAMPLE_DRAW && s->source == KERN_SOURCE_TRUNK && r->token != KERN_NONE)
         k->slots[plan_seqs(p)[plan_rows(p)[s->row].seq].slot].last = r->token;

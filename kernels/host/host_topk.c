@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact selection and sorting of ranks (host_rank: all distinct). Deterministic: pivots are chosen by position,
- * and a selection that goes badly falls back to a sort, so the cost is bounded whatever the data. */
+/* Exact selection and sorting of ranks (host_rank: all distinct). Deterministic: pivots are chosen by
+ * position, and a selection that goes badly falls back to a sort, so the cost is bounded whatever the data.
+ */
 #include "host.h"
 
 #include <math.h>
@@ -70,7 +71,8 @@ static void insertion_sort(uint64_t *a, uint64_t n) {
 }
 
 void host_sort(uint64_t *a, uint64_t n) {
-    /* The larger side waits, so 64 entries are enough; a range that was cut too often is handed to the heap. */
+    /* The larger side waits, so 64 entries are enough; a range that was cut too often is handed to the heap.
+     */
     struct {
         uint64_t *a, n;
         uint32_t cuts;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The oracle's table entry: opening, the launch queue, slots, pages, peeks. A launch only queues the program; the
- * caller of kern_wait() runs everything queued, in launch order. */
+/* The oracle's table entry: opening, the launch queue, slots, pages, peeks. A launch only queues the program;
+ * the caller of kern_wait() runs everything queued, in launch order. */
 #include <errno.h>
 
 #include "ref.h"
@@ -61,21 +61,36 @@ static int run_stage(struct ref_ctx *x, const struct kern_stage *s) {
     x->layer = s->layer;
     x->is_draft = s->layer >= x->r->m->n_layers;
     switch (s->op) {
-    case KERN_OP_EMBED: return ref_embed(x);
-    case KERN_OP_SITE_IN: ref_site_in(x, s->arg); return 0;
+    case KERN_OP_EMBED:
+        return ref_embed(x);
+    case KERN_OP_SITE_IN:
+        ref_site_in(x, s->arg);
+        return 0;
     case KERN_OP_MIX:
         if (x->r->m->layer[s->layer].mix == KERN_MIX_KDA)
             ref_kda(x);
         else
             ref_mla(x);
         return 0;
-    case KERN_OP_MLP: ref_mlp(x); return 0;
-    case KERN_OP_SITE_OUT: ref_site_out(x, s->arg); return 0;
-    case KERN_OP_FINAL: ref_final(x); return 0;
-    case KERN_OP_DRAFT_IN: return ref_draft_in(x);
-    case KERN_OP_DRAFT_OUT: ref_draft_out(x); return 0;
-    case KERN_OP_HEAD: ref_head(x, s->arg); return 0;
-    default: return -EINVAL;
+    case KERN_OP_MLP:
+        ref_mlp(x);
+        return 0;
+    case KERN_OP_SITE_OUT:
+        ref_site_out(x, s->arg);
+        return 0;
+    case KERN_OP_FINAL:
+        ref_final(x);
+        return 0;
+    case KERN_OP_DRAFT_IN:
+        return ref_draft_in(x);
+    case KERN_OP_DRAFT_OUT:
+        ref_draft_out(x);
+        return 0;
+    case KERN_OP_HEAD:
+        ref_head(x, s->arg);
+        return 0;
+    default:
+        return -EINVAL;
     }
 }
 
@@ -100,8 +115,8 @@ static int ref_wait(struct kern *k, uint32_t lane) {
 static uint64_t ref_slot_bytes(const struct kern *k) {
     return ((const struct ref *)k->impl)->slot_committed;
 }
-/* Of the tail rings only the incomplete pool belongs to the state; the rest is what older positions or rejected
- * drafts left behind, and would make equal states look different. */
+/* Of the tail rings only the incomplete pool belongs to the state; the rest is what older positions or
+ * rejected drafts left behind, and would make equal states look different. */
 static int ref_slot_read(struct kern *k, uint32_t slot, void *dst) {
     const struct ref *r = k->impl;
     const uint64_t two = 2 * (uint64_t)r->m->index_dim * sizeof(float);
@@ -132,7 +147,8 @@ static int ref_page_copy(struct kern *k, uint32_t dst, uint32_t src) {
     return 0;
 }
 
-static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst) {
+static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n,
+                    float *dst) {
     const struct ref *r = k->impl;
     const struct ref_lane *l = &r->lane[lane];
     const float *from;
@@ -142,13 +158,18 @@ static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t
         from = l->streams;
         width *= r->m->hc_mult;
         break;
-    case KERN_PEEK_HIDDEN: from = l->hidden; break;
-    case KERN_PEEK_DRAFT: from = l->dhidden; break;
+    case KERN_PEEK_HIDDEN:
+        from = l->hidden;
+        break;
+    case KERN_PEEK_DRAFT:
+        from = l->dhidden;
+        break;
     case KERN_PEEK_LOGITS:
         from = l->logits;
         width = r->m->vocab_rows;
         break;
-    default: return -EINVAL;
+    default:
+        return -EINVAL;
     }
     memcpy(dst, from + row0 * width, n * width * sizeof(float));
     return 0;

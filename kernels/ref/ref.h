@@ -7,8 +7,8 @@
  *   per indexed layer: ring [KERN_TAIL_RING][key | gate][index_dim], by position modulo the ring
  * then the pending part:
  *   per KDA layer: KERN_MAX_WINDOW rows of { raw q|k|v 3P, key P, value P, log decay P, beta heads }
- * Layout of a page: per MLA layer latents [256][kv_rank] in the cache's format, and where the layer has its own
- * indexer pooled keys [256 / kpool][index_dim] F32. */
+ * Layout of a page: per MLA layer latents [256][kv_rank] in the cache's format, and where the layer has its
+ * own indexer pooled keys [256 / kpool][index_dim] F32. */
 #ifndef GLMD_REF_H
 #define GLMD_REF_H
 
@@ -30,9 +30,9 @@ struct ref_lane {
     uint8_t *draft;  /* [rows] 1: the draft stages run this row */
     uint32_t n_draft;
     /* KDA, rows of one layer */
-    float *z, *qkv; /* [rows][3P] before and after the convolution */
+    float *z, *qkv;   /* [rows][3P] before and after the convolution */
     float *g, *e, *o; /* [rows][P] log decay, output gate's argument, read-out */
-    float *beta;    /* [rows][heads] */
+    float *beta;      /* [rows][heads] */
     /* MLA, rows of one layer */
     float *cq;   /* [rows][q_rank] */
     float *kraw; /* [rows][key | gate][index_dim] */
@@ -116,7 +116,8 @@ void ref_mla(struct ref_ctx *x);
 void ref_mlp(struct ref_ctx *x);
 
 /* ---- inside the mixers ---- */
-/* One row of the recurrence on S [key][value]; o NULL: the state only. q must be scaled, q and k normalised. */
+/* One row of the recurrence on S [key][value]; o NULL: the state only. q must be scaled, q and k normalised.
+ */
 void ref_kda_step(uint32_t dim, float *state, const float *q, const float *k, const float *v, const float *g,
                   float beta, float *o);
 /* n <= KERN_GRID rows of head h, starting on the grid, from and to S. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The chunked form of KDA for one head and at most KERN_GRID rows that start on the absolute grid: prefill cuts
- * on the grid therefore meet the same chunks and the same F32 states between them, wherever the cuts are.
- * Exponents are differences of running sums of negative numbers, later minus earlier: never positive. */
+/* The chunked form of KDA for one head and at most KERN_GRID rows that start on the absolute grid: prefill
+ * cuts on the grid therefore meet the same chunks and the same F32 states between them, wherever the cuts
+ * are. Exponents are differences of running sums of negative numbers, later minus earlier: never positive. */
 #include <math.h>
 
 #include "ref.h"
@@ -12,13 +12,15 @@ static void running_decay(const struct ref_ctx *x, uint32_t row0, uint32_t n, ui
     const uint64_t p = ref_p(x->r->m);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t c = 0; c < dim; c++)
-            g[i * dim + c] = (i ? g[(i - 1) * dim + c] : 0) + (double)x->l->g[(row0 + i) * p + head * dim + c];
+            g[i * dim + c] =
+                (i ? g[(i - 1) * dim + c] : 0) + (double)x->l->g[(row0 + i) * p + head * dim + c];
 }
 
 void ref_kda_chunk(struct ref_ctx *x, uint32_t row0, uint32_t n, uint32_t head, float *state) {
     const uint32_t dim = x->r->m->kda_dim;
     const uint64_t p = ref_p(x->r->m);
-    double *g = x->r->chunk, *d = g + KERN_GRID * dim, *a = d + KERN_GRID * dim, *mm = a + KERN_GRID * KERN_GRID;
+    double *g = x->r->chunk, *d = g + KERN_GRID * dim, *a = d + KERN_GRID * dim,
+           *mm = a + KERN_GRID * KERN_GRID;
     running_decay(x, row0, n, head, g);
     for (uint32_t i = 0; i < n; i++) {
         const float *q = x->l->qkv + (row0 + i) * 3 * p + head * dim, *k = q + p;
@@ -62,7 +64,8 @@ void ref_kda_chunk(struct ref_ctx *x, uint32_t row0, uint32_t n, uint32_t head, 
     for (uint32_t c = 0; c < dim; c++) {
         double scaled[KERN_GRID];
         for (uint32_t j = 0; j < n; j++)
-            scaled[j] = (double)x->l->qkv[(row0 + j) * 3 * p + p + head * dim + c] * exp(last[c] - g[j * dim + c]);
+            scaled[j] =
+                (double)x->l->qkv[(row0 + j) * 3 * p + p + head * dim + c] * exp(last[c] - g[j * dim + c]);
         double e = exp(last[c]);
         for (uint32_t v = 0; v < dim; v++) {
             double s = e * (double)state[c * dim + v];

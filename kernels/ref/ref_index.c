@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The pooled indexer. Raw keys and gates of the newest positions live in the slot's ring, a pool's key in the page
- * of its tokens. A pool is written whenever the row that completes it runs, so what a rejected draft left behind is
- * replaced before anybody may see it: visibility is by position. */
+/* The pooled indexer. Raw keys and gates of the newest positions live in the slot's ring, a pool's key in the
+ * page of its tokens. A pool is written whenever the row that completes it runs, so what a rejected draft
+ * left behind is replaced before anybody may see it: visibility is by position. */
 #include <math.h>
 
 #include "ref.h"
@@ -11,8 +11,8 @@ static const float *raw_at(const struct ref_ctx *x, const struct kern_seq *s, ui
     const uint64_t two = 2 * (uint64_t)x->r->m->index_dim;
     if (pos >= s->pos0)
         return x->l->kraw + (s->row0 + (pos - s->pos0)) * two;
-    const float *ring = (const float *)(const void *)(x->r->slots + s->slot * x->r->slot_bytes +
-                                                      x->r->ring_at[x->layer]);
+    const float *ring =
+        (const float *)(const void *)(x->r->slots + s->slot * x->r->slot_bytes + x->r->ring_at[x->layer]);
     return ring + pos % KERN_TAIL_RING * two;
 }
 
@@ -20,7 +20,8 @@ static void key_and_gate(struct ref_ctx *x, uint32_t row) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t n = m->index_dim;
     const float *u = x->l->x + (uint64_t)row * m->hidden;
-    const float *w = ref_vector(x->r, KERN_IDX_KNORM_W, x->layer), *b = ref_vector(x->r, KERN_IDX_KNORM_B, x->layer);
+    const float *w = ref_vector(x->r, KERN_IDX_KNORM_W, x->layer),
+                *b = ref_vector(x->r, KERN_IDX_KNORM_B, x->layer);
     float *k = x->l->kraw + row * 2ull * n;
     ref_linear(x, KERN_IDX_K, 0, u, k);
     double mean = 0, var = 0;
@@ -152,7 +153,8 @@ void ref_index(struct ref_ctx *x, const struct kern_seq *s) {
             make_pool(x, s, (s->pos0 + i) / kp);
     /* only now: pools may still have needed what the ring held */
     for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows; i++)
-        memcpy(ring + (s->pos0 + i) % KERN_TAIL_RING * two, x->l->kraw + (s->row0 + i) * two, two * sizeof(float));
+        memcpy(ring + (s->pos0 + i) % KERN_TAIL_RING * two, x->l->kraw + (s->row0 + i) * two,
+               two * sizeof(float));
     for (uint32_t i = 0; i < rows; i++)
         select_row(x, s, i);
 }

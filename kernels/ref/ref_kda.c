@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* KDA: projections, short convolution, gates, the recurrence and the output of one layer.
  *
- * A slot's state is committed only when that is asked for. A decode window that may be cut back (speculation) runs on
- * a copy; its factors stay in the slot, and the next step first applies the ones that were kept, in order, with
- * the very function that a plain step uses. So kept rows give the bits of plain decoding. */
+ * A slot's state is committed only when that is asked for. A decode window that may be cut back (speculation)
+ * runs on a copy; its factors stay in the slot, and the next step first applies the ones that were kept, in
+ * order, with the very function that a plain step uses. So kept rows give the bits of plain decoding. */
 #include <math.h>
 
 #include "ref.h"
@@ -80,7 +80,8 @@ static void settle(struct ref_ctx *x, const struct kern_seq *s) {
     shift_window(r, window, pending_row(r, s->slot, x->layer, 0).z, 6 * p + r->m->kda_heads, s->keep);
 }
 
-/* Convolution, SiLU and, for q and k, the norm of one row; rows before the plan come from the slot's window. */
+/* Convolution, SiLU and, for q and k, the norm of one row; rows before the plan come from the slot's window.
+ */
 static void convolve(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
     static const uint32_t taps[3] = {KERN_KDA_QCONV, KERN_KDA_KCONV, KERN_KDA_VCONV};
     const struct kern_model_desc *m = x->r->m;
@@ -94,8 +95,8 @@ static void convolve(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
             for (uint32_t j = 0; j < w; j++) {
                 /* index from the oldest window row */
                 uint32_t at = i + j;
-                const float *z = at < w - 1 ? window + at * 3ull * p
-                                            : x->l->z + (s->row0 + at - (w - 1)) * 3ull * p;
+                const float *z =
+                    at < w - 1 ? window + at * 3ull * p : x->l->z + (s->row0 + at - (w - 1)) * 3ull * p;
                 y += (double)tap[c * w + j] * (double)z[part * p + c];
             }
             out[part * p + c] = (float)ref_silu(y);
@@ -118,7 +119,8 @@ static void project(struct ref_ctx *x, uint32_t row) {
     const float *u = x->l->x + (uint64_t)row * m->hidden;
     const float *a_log = ref_vector(x->r, KERN_KDA_A_LOG, x->layer);
     const float *bias = ref_vector(x->r, KERN_KDA_DT_BIAS, x->layer);
-    float *z = x->l->z + row * 3 * p, *g = x->l->g + row * p, *beta = x->l->beta + row * (uint64_t)m->kda_heads;
+    float *z = x->l->z + row * 3 * p, *g = x->l->g + row * p,
+          *beta = x->l->beta + row * (uint64_t)m->kda_heads;
     ref_linear(x, KERN_KDA_Q, 0, u, z);
     ref_linear(x, KERN_KDA_K, 0, u, z + p);
     ref_linear(x, KERN_KDA_V, 0, u, z + 2 * p);

@@ -44,7 +44,8 @@ static void place_pages(struct ref *r, const struct kern_config *c) {
             at += (KERN_PAGE_TOKENS / m->index_kpool) * (uint64_t)m->index_dim * sizeof(float);
         }
     }
-    r->page_bytes = at ? (at + 63) & ~63ull : 64; /* never 0: a page has an address even where no layer uses it */
+    r->page_bytes =
+        at ? (at + 63) & ~63ull : 64; /* never 0: a page has an address even where no layer uses it */
 }
 
 static void place_slots(struct ref *r, const struct kern_config *c) {
@@ -83,9 +84,11 @@ static uint64_t widest(const struct kern_model_desc *m) {
     return max2(w, m->n_experts);
 }
 
-static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t lane, char *base, uint64_t *at) {
+static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t lane, char *base,
+                       uint64_t *at) {
     const struct kern_model_desc *m = &c->model;
-    const uint64_t rows = c->max_rows[lane], e = rows * m->hidden * sizeof(float), p = rows * ref_p(m) * sizeof(float);
+    const uint64_t rows = c->max_rows[lane], e = rows * m->hidden * sizeof(float),
+                   p = rows * ref_p(m) * sizeof(float);
     l->streams = take(base, at, e * m->hc_mult);
     l->hidden = take(base, at, e);
     l->dstream = take(base, at, m->n_draft ? e : 0);
@@ -144,9 +147,10 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
 
 int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
     if (cfg->model.rope_dim) {
-        snprintf(err, err_len,
-                 "rope_dim is %u: backend ref computes attention without positional encoding only (rope_dim 0)",
-                 cfg->model.rope_dim);
+        snprintf(
+            err, err_len,
+            "rope_dim is %u: backend ref computes attention without positional encoding only (rope_dim 0)",
+            cfg->model.rope_dim);
         return -EINVAL;
     }
     struct ref r = {0};

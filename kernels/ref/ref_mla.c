@@ -70,8 +70,8 @@ static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struc
                         const float *q, float *out) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t rank = m->kv_rank;
-    const uint16_t *uk = ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) +
-                         (uint64_t)head * (m->nope_dim + m->v_dim) * rank;
+    const uint16_t *uk =
+        ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) + (uint64_t)head * (m->nope_dim + m->v_dim) * rank;
     const uint16_t *uv = uk + (uint64_t)m->nope_dim * rank;
     float *qa = x->r->tmp[2], *mean = x->r->tmp[3], *buf = x->r->tmp[0];
     double *score = x->r->scores, *acc = x->r->acc, top = -INFINITY, sum = 0;

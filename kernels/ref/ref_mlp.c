@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Dense feed-forward, router, experts and shared expert. Rows are independent; the experts of a row are summed in
- * the order of their ids, so that nothing depends on what runs beside. */
+/* Dense feed-forward, router, experts and shared expert. Rows are independent; the experts of a row are
+ * summed in the order of their ids, so that nothing depends on what runs beside. */
 #include <math.h>
 
 #include "ref.h"
 
 /* h = silu(min(gate, limit)) * clamp(up, +-limit); the gate is clamped above only */
-static void swiglu(const struct kern_model_desc *m, const float *gate, const float *up, uint64_t n, float *h) {
+static void swiglu(const struct kern_model_desc *m, const float *gate, const float *up, uint64_t n,
+                   float *h) {
     const double limit = (double)m->swiglu_limit;
     for (uint64_t i = 0; i < n; i++) {
         double g = (double)gate[i], u = (double)up[i];
@@ -20,7 +21,8 @@ static void swiglu(const struct kern_model_desc *m, const float *gate, const flo
     }
 }
 
-static void ffn(struct ref_ctx *x, uint32_t gate, uint64_t width, uint32_t expert, const float *in, float *out) {
+static void ffn(struct ref_ctx *x, uint32_t gate, uint64_t width, uint32_t expert, const float *in,
+                float *out) {
     float **t = x->r->tmp; /* gate, up and down follow each other in enum kern_part */
     ref_linear(x, gate, expert, in, t[0]);
     ref_linear(x, gate + 1, expert, in, t[1]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Embedding, residual sites (hyper-connections or plain), final mean and norm, the draft layer's ends, head. */
+/* Embedding, residual sites (hyper-connections or plain), final mean and norm, the draft layer's ends, head.
+ */
 #include <errno.h>
 #include <math.h>
 
@@ -139,7 +140,8 @@ static void mhc_out(struct ref_ctx *x, uint32_t row) {
         for (uint32_t j = 0; j < n; j++) {
             out[j] = (double)post[j] * (double)y[d];
             for (uint32_t i = 0; i < n; i++)
-                out[j] += (double)(FAULT(comb_transposed) ? c[j * n + i] : c[i * n + j]) * (double)f[i * e + d];
+                out[j] +=
+                    (double)(FAULT(comb_transposed) ? c[j * n + i] : c[i * n + j]) * (double)f[i * e + d];
         }
         for (uint32_t j = 0; j < n; j++)
             f[j * e + d] = (float)out[j];
@@ -197,7 +199,8 @@ int ref_draft_in(struct ref_ctx *x) {
             return r;
         x->c->weight_bytes += 2 * e;
         ref_rmsnorm(both, ref_vector(x->r, KERN_DRAFT_ENORM, x->layer), e, m->rms_eps, both);
-        ref_rmsnorm(x->l->hidden + i * e, ref_vector(x->r, KERN_DRAFT_HNORM, x->layer), e, m->rms_eps, both + e);
+        ref_rmsnorm(x->l->hidden + i * e, ref_vector(x->r, KERN_DRAFT_HNORM, x->layer), e, m->rms_eps,
+                    both + e);
         ref_linear(x, KERN_DRAFT_EH, 0, both, x->l->dstream + i * e);
     }
     return 0;

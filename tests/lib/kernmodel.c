@@ -111,14 +111,18 @@ static float bf16(float v) {
     return v;
 }
 
-/* Scales chosen so that no term hides: gates away from saturation, biases that change selections, norms and streams
- * small enough for every epsilon to matter. */
+/* Scales chosen so that no term hides: gates away from saturation, biases that change selections, norms and
+ * streams small enough for every epsilon to matter. */
 static void scale_of(uint32_t part, uint64_t cols, float *mean, float *dev) {
     *mean = 0;
     *dev = 1.0f / sqrtf((float)cols);
     switch (part) {
-    case KERN_EMBED: *dev = 0.03f; break;
-    case KERN_HEAD: *dev *= 3; break;
+    case KERN_EMBED:
+        *dev = 0.03f;
+        break;
+    case KERN_HEAD:
+        *dev *= 3;
+        break;
     case KERN_FINAL_NORM:
     case KERN_IN_NORM:
     case KERN_POST_NORM:
@@ -128,24 +132,50 @@ static void scale_of(uint32_t part, uint64_t cols, float *mean, float *dev) {
     case KERN_IDX_KNORM_W:
     case KERN_DRAFT_ENORM:
     case KERN_DRAFT_HNORM:
-    case KERN_DRAFT_NORM: *mean = 1; *dev = 0.25f; break;
-    case KERN_IDX_KNORM_B: *dev = 0.25f; break;
+    case KERN_DRAFT_NORM:
+        *mean = 1;
+        *dev = 0.25f;
+        break;
+    case KERN_IDX_KNORM_B:
+        *dev = 0.25f;
+        break;
     case KERN_HC_ATTN_BASE:
-    case KERN_HC_FFN_BASE: *dev = 0.7f; break;
+    case KERN_HC_FFN_BASE:
+        *dev = 0.7f;
+        break;
     case KERN_HC_ATTN_SCALE:
-    case KERN_HC_FFN_SCALE: *mean = 0.8f; *dev = 0.3f; break;
+    case KERN_HC_FFN_SCALE:
+        *mean = 0.8f;
+        *dev = 0.3f;
+        break;
     case KERN_KDA_QCONV:
     case KERN_KDA_KCONV:
-    case KERN_KDA_VCONV: *dev = 0.5f; break;
-    case KERN_KDA_A_LOG: *dev = 0.5f; break;
-    case KERN_KDA_DT_BIAS: *mean = -2; *dev = 1.5f; break;
-    case KERN_IDX_APE: *dev = 0.8f; break;
-    case KERN_IDX_GATE: *dev *= 2; break;
-    case KERN_ROUTER_BIAS: *dev = 0.3f; break;
+    case KERN_KDA_VCONV:
+        *dev = 0.5f;
+        break;
+    case KERN_KDA_A_LOG:
+        *dev = 0.5f;
+        break;
+    case KERN_KDA_DT_BIAS:
+        *mean = -2;
+        *dev = 1.5f;
+        break;
+    case KERN_IDX_APE:
+        *dev = 0.8f;
+        break;
+    case KERN_IDX_GATE:
+        *dev *= 2;
+        break;
+    case KERN_ROUTER_BIAS:
+        *dev = 0.3f;
+        break;
     case KERN_MLP_GATE:
     case KERN_EXP_GATE:
-    case KERN_SH_GATE: *dev *= 1.5f; break;
-    default: break;
+    case KERN_SH_GATE:
+        *dev *= 1.5f;
+        break;
+    default:
+        break;
     }
 }
 
@@ -198,7 +228,8 @@ const float *km_weight(const struct kernmodel *m, uint32_t part, uint32_t layer,
 static void pack_one(struct kern *k, const struct kern_tensor_id *id, const struct kern_part_info *info,
                      const float *w) {
     uint64_t n = info->rows * info->cols;
-    struct kern_tensor t = {.format = info->matrix ? KERN_BF16 : KERN_F32, .rows = info->rows, .cols = info->cols};
+    struct kern_tensor t = {
+        .format = info->matrix ? KERN_BF16 : KERN_F32, .rows = info->rows, .cols = info->cols};
     uint64_t bytes = n * (info->matrix ? 2 : 4);
     uint16_t *half = NULL;
     if (info->matrix) {

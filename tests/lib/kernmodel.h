@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* kernmodel.h: a small random model for any backend, and plans to drive it. Weights come from a fixed seed and are
- * the same for every backend; they can be read back as the exact numbers that were packed, so a test may
- * compute its own answer. Everything aborts the test (Check's ck_assert) on failure. */
+/* kernmodel.h: a small random model for any backend, and plans to drive it. Weights come from a fixed seed
+ * and are the same for every backend; they can be read back as the exact numbers that were packed, so a test
+ * may compute its own answer. Everything aborts the test (Check's ck_assert) on failure. */
 #ifndef GLMD_TEST_KERNMODEL_H
 #define GLMD_TEST_KERNMODEL_H
 
@@ -21,15 +21,17 @@ float km_normal(struct km_rng *r);
 
 struct kernmodel {
     struct kern_config cfg;
-    uint64_t n;       /* tensors */
-    float **weight;   /* [kern part slots], NULL where the model has none */
+    uint64_t n;     /* tensors */
+    float **weight; /* [kern part slots], NULL where the model has none */
 };
 
-/* Layers as a string, one word per layer: mixer K (KDA), F (MLA, own index), S (MLA, shared selection), N (MLA
- * without index), then feed-forward d (dense) or m (experts): "Kd Fm Sm Km". The draft layer, if any, is "Fm". */
+/* Layers as a string, one word per layer: mixer K (KDA), F (MLA, own index), S (MLA, shared selection), N
+ * (MLA without index), then feed-forward d (dense) or m (experts): "Kd Fm Sm Km". The draft layer, if any, is
+ * "Fm". */
 void km_layers(struct kern_model_desc *m, const char *trunk, const char *draft);
-/* Odd sizes everywhere, clamps that fire, 24 padding rows, top-k of 4 pools, layers "Kd Fm Sm Km Fd" and a draft layer.
- * Engine side: 2 slots' worth of everything for n_slots sequences of max_context tokens, F32 cache. */
+/* Odd sizes everywhere, clamps that fire, 24 padding rows, top-k of 4 pools, layers "Kd Fm Sm Km Fd" and a
+ * draft layer. Engine side: 2 slots' worth of everything for n_slots sequences of max_context tokens, F32
+ * cache. */
 void km_config_small(struct kern_config *cfg);
 struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed);
 void km_free(struct kernmodel *m);
@@ -46,7 +48,8 @@ struct km_inst {
     struct kern_block mem[KERN_MEM_N];
     /* Programs of each lane: the whole trunk up to hidden; the head; the draft layer with its head. */
     struct kern_prog *trunk[KERN_LANES], *head[KERN_LANES], *draft[KERN_LANES];
-    /* For each trunk layer up to the mixer's merge, then up to the feed-forward's merge; embed and final apart. */
+    /* For each trunk layer up to the mixer's merge, then up to the feed-forward's merge; embed and final
+     * apart. */
     struct kern_prog *embed[KERN_LANES], *half[KERN_LANES][KERN_MAX_LAYERS][2], *final[KERN_LANES];
     uint32_t pages_per_slot;
 };
@@ -58,7 +61,13 @@ void km_close(struct km_inst *i);
 
 /* ---- plans ---- */
 
-enum { KM_MAX_ROWS = 4096, KM_MAX_SEQS = 64, KM_MAX_SAMPLES = 4096, KM_MAX_PAGES = 4096, KM_MAX_LIST = 1 << 14 };
+enum {
+    KM_MAX_ROWS = 4096,
+    KM_MAX_SEQS = 64,
+    KM_MAX_SAMPLES = 4096,
+    KM_MAX_PAGES = 4096,
+    KM_MAX_LIST = 1 << 14
+};
 
 struct km_plan {
     const struct kern_config *cfg;
@@ -80,8 +89,8 @@ struct km_plan *km_plan_new(const struct km_inst *i);
 struct km_plan *km_plan_new_cfg(const struct kern_config *cfg);
 void km_plan_free(struct km_plan *p);
 void km_plan_clear(struct km_plan *p, uint32_t lane);
-/* A sequence over the slot's own pages (slot * pages_per_slot + i). next: tokens at pos + 1 for the draft stages or
- * NULL. Returns the index of its first row. */
+/* A sequence over the slot's own pages (slot * pages_per_slot + i). next: tokens at pos + 1 for the draft
+ * stages or NULL. Returns the index of its first row. */
 uint32_t km_plan_seq(struct km_plan *p, uint32_t slot, uint32_t pos0, uint32_t keep, uint32_t flags,
                      const uint32_t *tokens, uint32_t n, const uint32_t *next);
 /* Greedy draw with every cut off; change the fields of the returned entry before km_plan_build. */
@@ -89,15 +98,17 @@ struct kern_sample *km_plan_sample(struct km_plan *p, uint32_t row, uint32_t mod
 /* Lays the plan out and seals it; valid until the next clear or build. */
 struct kern_plan *km_plan_build(struct km_plan *p);
 
-/* Loads, launches trunk, head when there are trunk samples, the draft programs when a sequence asks for them, waits. */
+/* Loads, launches trunk, head when there are trunk samples, the draft programs when a sequence asks for them,
+ * waits. */
 void km_run(struct km_inst *i, struct km_plan *p);
 void km_launch_wait(struct km_inst *i, uint32_t lane, struct kern_prog *prog);
 const struct kern_result *km_results(struct km_inst *i, uint32_t lane);
-/* Feeds tokens[0 .. n) from an empty slot: prefill chunks of `chunk` tokens (a multiple of 64) on lane 1, the rest
- * below the last full grid cell included. With drafts when next is known from the array. */
+/* Feeds tokens[0 .. n) from an empty slot: prefill chunks of `chunk` tokens (a multiple of 64) on lane 1, the
+ * rest below the last full grid cell included. With drafts when next is known from the array. */
 void km_prefill(struct km_inst *i, struct km_plan *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
                 uint32_t chunk);
-/* One decode step of one committed token on lane 0, a SCORE sample; logits to dst[vocab_rows] when not NULL. */
+/* One decode step of one committed token on lane 0, a SCORE sample; logits to dst[vocab_rows] when not NULL.
+ */
 void km_decode(struct km_inst *i, struct km_plan *p, uint32_t slot, uint32_t pos, uint32_t token, float *dst);
 void km_peek(struct km_inst *i, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst);
 

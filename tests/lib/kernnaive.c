@@ -68,16 +68,16 @@ struct kda_io {
     double *o;
 };
 
-static void kda_head(const struct kern_model_desc *m, const float *a_log, const float *dt, const struct kda_io *x,
-                     uint32_t h, uint32_t n) {
+static void kda_head(const struct kern_model_desc *m, const float *a_log, const float *dt,
+                     const struct kda_io *x, uint32_t h, uint32_t n) {
     const uint32_t d = m->kda_dim, p = m->kda_heads * d;
     double *s = zeros((uint64_t)d * d);
     for (uint32_t t = 0; t < n; t++) {
         const uint64_t at = (uint64_t)t * p + h * d;
         double beta = sigma(x->b[t * m->kda_heads + h]);
         for (uint32_t c = 0; c < d; c++) {
-            double g = (double)m->gate_bound *
-                       sigma(exp((double)a_log[h]) * (x->a[at + c] + (double)dt[h * d + c]));
+            double g =
+                (double)m->gate_bound * sigma(exp((double)a_log[h]) * (x->a[at + c] + (double)dt[h * d + c]));
             for (uint32_t j = 0; j < d; j++)
                 s[c * d + j] *= exp(g);
         }
@@ -158,8 +158,8 @@ static double *pool_keys(const struct kernmodel *km, uint32_t l, const double *u
             for (uint32_t j = 0; j < kp; j++)
                 sum += exp(gate[(p * kp + j) * d + c] + (double)W(KERN_IDX_APE)[j * d + c]);
             for (uint32_t j = 0; j < kp; j++)
-                pool[p * d + c] += exp(gate[(p * kp + j) * d + c] + (double)W(KERN_IDX_APE)[j * d + c]) / sum *
-                                   k[(p * kp + j) * d + c];
+                pool[p * d + c] += exp(gate[(p * kp + j) * d + c] + (double)W(KERN_IDX_APE)[j * d + c]) /
+                                   sum * k[(p * kp + j) * d + c];
         }
     free(k);
     free(gate);
@@ -225,7 +225,8 @@ static double *attention(const struct kernmodel *km, uint32_t l, const double *u
             for (uint32_t j = 0; j <= t; j++) {
                 s[j] = 0;
                 for (uint32_t i = 0; i < dk; i++)
-                    s[j] += q[((uint64_t)t * heads + h) * dk + i] * kv[((uint64_t)j * heads + h) * (dk + dv) + i];
+                    s[j] +=
+                        q[((uint64_t)t * heads + h) * dk + i] * kv[((uint64_t)j * heads + h) * (dk + dv) + i];
                 s[j] /= sqrt(dk);
                 if (chosen[t * n + j])
                     top = fmax(top, s[j]);
@@ -275,9 +276,9 @@ static double *moe(const struct kernmodel *km, uint32_t l, const double *x, uint
         for (uint32_t i = 0; i < m->n_top; i++) {
             uint32_t best = UINT32_MAX;
             for (uint32_t k = 0; k < ne; k++)
-                if (share[t * ne + k] == 0 && (best == UINT32_MAX || score[t * ne + k] + (double)W(KERN_ROUTER_BIAS)[k] >
-                                                                         score[t * ne + best] +
-                                                                             (double)W(KERN_ROUTER_BIAS)[best]))
+                if (share[t * ne + k] == 0 &&
+                    (best == UINT32_MAX || score[t * ne + k] + (double)W(KERN_ROUTER_BIAS)[k] >
+                                               score[t * ne + best] + (double)W(KERN_ROUTER_BIAS)[best]))
                     best = k;
             share[t * ne + best] = 1;
             sum += score[t * ne + best];
@@ -299,7 +300,8 @@ static double *moe(const struct kernmodel *km, uint32_t l, const double *x, uint
 
 static double *feed_forward(const struct kernmodel *km, uint32_t l, const double *x, uint32_t n) {
     const struct kern_model_desc *m = &km->cfg.model;
-    return m->layer[l].mlp == KERN_MLP_DENSE ? ffn(km, KERN_MLP_GATE, l, 0, m->dense_width, x, n) : moe(km, l, x, n);
+    return m->layer[l].mlp == KERN_MLP_DENSE ? ffn(km, KERN_MLP_GATE, l, 0, m->dense_width, x, n)
+                                             : moe(km, l, x, n);
 }
 
 /* ---- sites ---- */
@@ -329,8 +331,8 @@ static struct site enter(const struct kernmodel *km, uint32_t l, int ffn_site, c
                 s.x[(uint64_t)t * e + d] += pre * r[((uint64_t)t * hc + i) * e + d];
             s.post[t * hc + i] = 2 * sigma(v[hc + i] * (double)scale[1] + (double)base[hc + i]);
             for (uint32_t j = 0; j < hc; j++)
-                sum += c[i * hc + j] = exp(v[2 * hc + hc * i + j] * (double)scale[2] +
-                                           (double)base[2 * hc + hc * i + j]);
+                sum += c[i * hc + j] =
+                    exp(v[2 * hc + hc * i + j] * (double)scale[2] + (double)base[2 * hc + hc * i + j]);
             for (uint32_t j = 0; j < hc; j++)
                 c[i * hc + j] = c[i * hc + j] / sum + eps;
         }

@@ -153,13 +153,15 @@ void km_prefill(struct km_inst *i, struct km_plan *p, uint32_t slot, const uint3
             next[j] = at + j + 1 < n ? tokens[at + j + 1] : KERN_NONE;
         km_plan_clear(p, KERN_LANE_PREFILL);
         km_plan_seq(p, slot, at, 0,
-                    KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | (at ? 0u : KERN_SEQ_RESET) | (draft ? KERN_SEQ_DRAFT : 0u),
+                    KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | (at ? 0u : KERN_SEQ_RESET) |
+                        (draft ? KERN_SEQ_DRAFT : 0u),
                     tokens + at, now, draft ? next : NULL);
         km_run(i, p);
     }
 }
 
-void km_decode(struct km_inst *i, struct km_plan *p, uint32_t slot, uint32_t pos, uint32_t token, float *dst) {
+void km_decode(struct km_inst *i, struct km_plan *p, uint32_t slot, uint32_t pos, uint32_t token,
+               float *dst) {
     km_plan_clear(p, KERN_LANE_DECODE);
     km_plan_seq(p, slot, pos, 0, KERN_SEQ_COMMIT | (pos ? 0u : KERN_SEQ_RESET), &token, 1, NULL);
     km_plan_sample(p, 0, KERN_SAMPLE_SCORE, KERN_SOURCE_TRUNK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening and filling a backend: every value of the configuration is bounded, weights are accepted in windows of any
- * size from several threads and only once, programs and steps in the wrong order are refused. */
+/* Opening and filling a backend: every value of the configuration is bounded, weights are accepted in windows
+ * of any size from several threads and only once, programs and steps in the wrong order are refused. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -100,19 +100,41 @@ START_TEST(real_sizes) {
         strcat(layers, i % 4 == 3 ? "F" : "K");
         strcat(layers, i < 3 ? "d " : "m ");
     }
-    c.model = (struct kern_model_desc){
-        .vocab_rows = 154880, .vocab_tokens = 154856, .hidden = 4096, .rms_eps = 1e-5f, .dense_width = 12288,
-        .expert_width = 2048, .n_experts = 288, .n_top = 8, .n_shared = 1, .routed_scale = 2.5f,
-        .swiglu_limit = 10, .mla_heads = 64, .q_rank = 1536, .kv_rank = 512, .nope_dim = 256, .v_dim = 256,
-        .index_heads = 32, .index_dim = 128, .index_topk = 2048, .index_kpool = 4, .kda_heads = 64,
-        .kda_dim = 128, .conv_width = 4, .gate_bound = -5, .hc_mult = 4, .hc_iters = 20, .hc_eps = 1e-6f};
+    c.model = (struct kern_model_desc){.vocab_rows = 154880,
+                                       .vocab_tokens = 154856,
+                                       .hidden = 4096,
+                                       .rms_eps = 1e-5f,
+                                       .dense_width = 12288,
+                                       .expert_width = 2048,
+                                       .n_experts = 288,
+                                       .n_top = 8,
+                                       .n_shared = 1,
+                                       .routed_scale = 2.5f,
+                                       .swiglu_limit = 10,
+                                       .mla_heads = 64,
+                                       .q_rank = 1536,
+                                       .kv_rank = 512,
+                                       .nope_dim = 256,
+                                       .v_dim = 256,
+                                       .index_heads = 32,
+                                       .index_dim = 128,
+                                       .index_topk = 2048,
+                                       .index_kpool = 4,
+                                       .kda_heads = 64,
+                                       .kda_dim = 128,
+                                       .conv_width = 4,
+                                       .gate_bound = -5,
+                                       .hc_mult = 4,
+                                       .hc_iters = 20,
+                                       .hc_eps = 1e-6f};
     km_layers(&c.model, layers, "Fm");
     c.cache = KERN_CACHE_BF16;
     c.n_pages = 4096;
     c.max_context = 1 << 20;
     int r = kern_query("ref", &c, bytes);
     ck_assert_msg(r == 0, "%s", kern_open_error());
-    /* elements of the text model with its draft layer: 313,326,811,966 + 7,432,592,416, two bytes each for nearly all */
+    /* elements of the text model with its draft layer: 313,326,811,966 + 7,432,592,416, two bytes each for
+     * nearly all */
     ck_assert_uint_gt(bytes[KERN_MEM_WEIGHTS], 2 * 320759404382ull);
     ck_assert_uint_lt(bytes[KERN_MEM_WEIGHTS], 2 * 320759404382ull + (200ull << 20));
     /* 12 layers of 1 KiB latents and 128 F32 pooled keys for every 4 tokens */
@@ -196,8 +218,8 @@ START_TEST(packing_is_checked) {
 }
 END_TEST
 
-/* Four threads hand over interleaved windows of the same tensors; the windows cut numbers in half. The packed bytes
- * must be those of one thread that hands over F32 where it may. */
+/* Four threads hand over interleaved windows of the same tensors; the windows cut numbers in half. The packed
+ * bytes must be those of one thread that hands over F32 where it may. */
 struct packer {
     struct kern *k;
     const struct kernmodel *m;
@@ -285,7 +307,8 @@ START_TEST(threads_pack_together) {
     ck_assert_int_eq(kern_pack(o.k, &id, &shape, 0, "", 0), -EPERM);
     struct km_inst *one = km_open(m, "ref", NULL);
     ck_assert_int_eq(kern_query("ref", &o.cfg, bytes), 0);
-    ck_assert_int_eq(memcmp(one->mem[KERN_MEM_WEIGHTS].base, o.mem[KERN_MEM_WEIGHTS].base, bytes[KERN_MEM_WEIGHTS]), 0);
+    ck_assert_int_eq(
+        memcmp(one->mem[KERN_MEM_WEIGHTS].base, o.mem[KERN_MEM_WEIGHTS].base, bytes[KERN_MEM_WEIGHTS]), 0);
     km_close(one);
     km_free(m);
     close_small(&o);
@@ -305,7 +328,8 @@ START_TEST(shapes_are_told) {
             bool has = kern_part_shape(&c.model, &id, &rows, &cols, &matrix) == 0;
             ck_assert(has == (km_weight(m, part, l, 0) != NULL));
         }
-    struct kern_tensor_id fn = {.part = KERN_HC_FFN_FN, .layer = 2}, conv = {.part = KERN_KDA_KCONV, .layer = 3};
+    struct kern_tensor_id fn = {.part = KERN_HC_FFN_FN, .layer = 2},
+                          conv = {.part = KERN_KDA_KCONV, .layer = 3};
     ck_assert_int_eq(kern_part_shape(&c.model, &fn, &rows, &cols, &matrix), 0);
     ck_assert(rows == 24 && cols == 240 && matrix);
     ck_assert_int_eq(kern_part_shape(&c.model, &conv, &rows, &cols, &matrix), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The plan check: good plans pass, every planted fault is refused, and random corruption neither crashes nor slips
- * through unsealed. Run under the sanitizers this shows that nothing is read outside the plan. */
+/* The plan check: good plans pass, every planted fault is refused, and random corruption neither crashes nor
+ * slips through unsealed. Run under the sanitizers this shows that nothing is read outside the plan. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -37,10 +37,25 @@ static struct kern_plan *good(uint32_t lane) {
     plan->embed = picture;
     plan->head.n_embeds = 4;
     struct kern_sample *s = km_plan_sample(plan, 2, KERN_SAMPLE_DRAW, KERN_SOURCE_TRUNK);
-    *s = (struct kern_sample){.row = 2, .mode = KERN_SAMPLE_DRAW, .target = 5, .forced = KERN_NONE, .temperature = 1,
-                              .top_p = 0.5f, .min_p = 0.1f, .repetition = 1.5f, .presence = -1, .frequency = 1,
-                              .top_k = 9, .n_alts = 20, .bias0 = 1, .n_bias = 2, .seen0 = 0, .n_seen = 3, .ban0 = 2,
-                              .n_ban = 2, .mask0 = 1};
+    *s = (struct kern_sample){.row = 2,
+                              .mode = KERN_SAMPLE_DRAW,
+                              .target = 5,
+                              .forced = KERN_NONE,
+                              .temperature = 1,
+                              .top_p = 0.5f,
+                              .min_p = 0.1f,
+                              .repetition = 1.5f,
+                              .presence = -1,
+                              .frequency = 1,
+                              .top_k = 9,
+                              .n_alts = 20,
+                              .bias0 = 1,
+                              .n_bias = 2,
+                              .seen0 = 0,
+                              .n_seen = 3,
+                              .ban0 = 2,
+                              .n_ban = 2,
+                              .mask0 = 1};
     km_plan_sample(plan, 0, KERN_SAMPLE_SCORE, KERN_SOURCE_DRAFT);
     plan->head.n_bias = 3;
     plan->head.n_seen = 3;
@@ -191,22 +206,90 @@ F(seen_count, ((struct kern_seen *)(uintptr_t)plan_seen(p))[0].count = 600)
 F(ban_token, ((uint32_t *)(uintptr_t)plan_ban(p))[3] = 221)
 F(embed_nan, ((float *)(uintptr_t)plan_embeds(p))[100] = NAN)
 
-#define P(name)    {#name, name, -EINVAL}
-#define O(name)    {#name, name, -EOVERFLOW}
+#define P(name)                                                                                              \
+    { #name, name, -EINVAL }
+#define O(name)                                                                                              \
+    { #name, name, -EOVERFLOW }
 static const struct fault faults[] = {
-    P(bad_magic), P(bad_version), P(bad_zero), P(bad_lane), P(no_seqs), P(odd_bytes), O(many_rows), O(many_seqs),
-    O(many_samples), O(many_embeds), P(area_unaligned), P(area_outside), P(area_in_header), P(area_overlaps),
-    P(areas_swap_over), P(huge_pages), P(huge_mask), P(huge_ban), P(slot_range), P(slot_twice), P(rows_gap),
-    P(rows_overlap), P(rows_beyond), P(rows_short), P(rows_wrap), P(window_wide), P(keep_range), P(keep_before_start),
-    P(reset_not_zero), P(flag_unknown), P(prefill_off_grid), P(prefill_pending), P(empty_pending), P(empty_no_keep),
-    O(context), O(context_wrap), P(pages_short), P(pages_beyond), P(pages_wrap), P(pages_shared_range), P(page_range),
-    P(page_written_twice), P(page_written_read), P(row_seq), P(row_pos), P(row_zero), P(row_token), P(row_next),
-    P(row_next_hole), P(row_embed), P(sample_row), P(sample_mode), P(sample_source), P(sample_draft_no_next),
-    P(sample_draft_no_flag), P(sample_target_padding), P(sample_forced_padding), P(temperature_nan),
-    P(temperature_negative), P(temperature_inf), P(top_p_zero), P(top_p_high), P(min_p_high), P(min_p_nan),
-    P(repetition_zero), P(presence_inf), P(frequency_nan), P(alts_many), P(bias_slice), P(seen_slice),
-    P(ban_slice_wrap), P(mask_slice), P(sample_zero), P(bias_token), P(bias_inf), P(seen_token), P(seen_count),
-    P(ban_token), P(embed_nan),
+    P(bad_magic),
+    P(bad_version),
+    P(bad_zero),
+    P(bad_lane),
+    P(no_seqs),
+    P(odd_bytes),
+    O(many_rows),
+    O(many_seqs),
+    O(many_samples),
+    O(many_embeds),
+    P(area_unaligned),
+    P(area_outside),
+    P(area_in_header),
+    P(area_overlaps),
+    P(areas_swap_over),
+    P(huge_pages),
+    P(huge_mask),
+    P(huge_ban),
+    P(slot_range),
+    P(slot_twice),
+    P(rows_gap),
+    P(rows_overlap),
+    P(rows_beyond),
+    P(rows_short),
+    P(rows_wrap),
+    P(window_wide),
+    P(keep_range),
+    P(keep_before_start),
+    P(reset_not_zero),
+    P(flag_unknown),
+    P(prefill_off_grid),
+    P(prefill_pending),
+    P(empty_pending),
+    P(empty_no_keep),
+    O(context),
+    O(context_wrap),
+    P(pages_short),
+    P(pages_beyond),
+    P(pages_wrap),
+    P(pages_shared_range),
+    P(page_range),
+    P(page_written_twice),
+    P(page_written_read),
+    P(row_seq),
+    P(row_pos),
+    P(row_zero),
+    P(row_token),
+    P(row_next),
+    P(row_next_hole),
+    P(row_embed),
+    P(sample_row),
+    P(sample_mode),
+    P(sample_source),
+    P(sample_draft_no_next),
+    P(sample_draft_no_flag),
+    P(sample_target_padding),
+    P(sample_forced_padding),
+    P(temperature_nan),
+    P(temperature_negative),
+    P(temperature_inf),
+    P(top_p_zero),
+    P(top_p_high),
+    P(min_p_high),
+    P(min_p_nan),
+    P(repetition_zero),
+    P(presence_inf),
+    P(frequency_nan),
+    P(alts_many),
+    P(bias_slice),
+    P(seen_slice),
+    P(ban_slice_wrap),
+    P(mask_slice),
+    P(sample_zero),
+    P(bias_token),
+    P(bias_inf),
+    P(seen_token),
+    P(seen_count),
+    P(ban_token),
+    P(embed_nan),
 };
 enum { N_FAULTS = sizeof(faults) / sizeof(faults[0]) };
 
@@ -235,8 +318,8 @@ END_TEST
 
 /* ---- random corruption ---- */
 
-/* A sealed corruption may be a valid plan; then everything it names must be in range, which is checked here once more
- * in the plainest way. */
+/* A sealed corruption may be a valid plan; then everything it names must be in range, which is checked here
+ * once more in the plainest way. */
 static void touch_everything(const struct kern_plan *p) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
@@ -267,7 +350,9 @@ static void touch_everything(const struct kern_plan *p) {
 }
 
 START_TEST(random_corruption) {
-    static const uint32_t edges[] = {0, 1, 2, 7, 8, 15, 16, 17, 63, 64, 255, 256, 0x7fffffff, 0x80000000, KERN_TOKEN_LAST,
+    static const uint32_t edges[] = {0,         1,          2,          7,          8,
+                                     15,        16,         17,         63,         64,
+                                     255,       256,        0x7fffffff, 0x80000000, KERN_TOKEN_LAST,
                                      KERN_NONE, 0x7f800000, 0x7fc00000, 0x3f800000};
     struct km_rng r = {77 + (uint64_t)_i};
     uint32_t accepted = 0;
@@ -283,10 +368,18 @@ START_TEST(random_corruption) {
             /* half of the hits go into the header, where most of the danger is */
             uint32_t at = km_below(&r, (uint32_t)(km_below(&r, 2) ? sizeof(*p) : bytes) / 4);
             switch (km_below(&r, 4)) {
-            case 0: words[at] = edges[km_below(&r, sizeof(edges) / sizeof(edges[0]))]; break;
-            case 1: words[at] ^= 1u << km_below(&r, 32); break;
-            case 2: words[at] += km_below(&r, 9) - 4; break;
-            default: words[at] = (uint32_t)km_u64(&r); break;
+            case 0:
+                words[at] = edges[km_below(&r, sizeof(edges) / sizeof(edges[0]))];
+                break;
+            case 1:
+                words[at] ^= 1u << km_below(&r, 32);
+                break;
+            case 2:
+                words[at] += km_below(&r, 9) - 4;
+                break;
+            default:
+                words[at] = (uint32_t)km_u64(&r);
+                break;
             }
         }
         if (copy->bytes == bytes)
@@ -297,7 +390,8 @@ START_TEST(random_corruption) {
         }
         free(copy);
     }
-    /* seeds, digests and tokens are free to change, so some must pass: the check is not refusing everything */
+    /* seeds, digests and tokens are free to change, so some must pass: the check is not refusing everything
+     */
     ck_assert_uint_gt(accepted, 100);
     ck_assert_uint_lt(accepted, 3000);
 }

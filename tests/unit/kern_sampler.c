@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The sampler against its definition: a full sort and plain sums, noise taken for every id. Then the properties
- * that a user would notice. */
+/* The sampler against its definition: a full sort and plain sums, noise taken for every id. Then the
+ * properties that a user would notice. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +46,8 @@ static struct kern_result draw(void) {
     struct kern_result r;
     struct kern_plan *p = km_plan_build(plan);
     ck_assert_int_eq(kern_plan_check(&cfg, p, p->bytes), 0);
-    memset(scratch, 0xa5, host_sample_scratch(cfg.model.vocab_rows)); /* nothing may depend on what is there */
+    memset(scratch, 0xa5,
+           host_sample_scratch(cfg.model.vocab_rows)); /* nothing may depend on what is there */
     host_sample(&cfg.model, p, 0, logits, scratch, &r);
     return r;
 }
@@ -122,9 +123,10 @@ static uint32_t naive(const struct kern_sample *s, uint32_t position, uint32_t *
         if (s->temperature > 0 && e[i].p < (double)s->min_p)
             continue;
         ++*ret_survivors;
-        double score = s->temperature <= 0 ? 0
-                                           : ((double)e[i].z - (double)e[0].z) * (1 / (double)s->temperature) +
-                                                 host_gumbel(host_noise_bits(s->seed, position, e[i].id));
+        double score = s->temperature <= 0
+                           ? 0
+                           : ((double)e[i].z - (double)e[0].z) * (1 / (double)s->temperature) +
+                                 host_gumbel(host_noise_bits(s->seed, position, e[i].id));
         if (score > top_score || (score == top_score && e[i].id < best)) {
             top_score = score;
             best = e[i].id;
@@ -219,7 +221,8 @@ START_TEST(greedy_is_argmax_with_ties) {
 }
 END_TEST
 
-/* Frequencies of many draws against softmax: chi-square, 49 degrees of freedom, far beyond its 0.999 quantile (85). */
+/* Frequencies of many draws against softmax: chi-square, 49 degrees of freedom, far beyond its 0.999 quantile
+ * (85). */
 static void chi_square(bool by_position) {
     enum { N = 50, DRAWS = 40000 };
     double p[N], sum = 0, chi = 0;
@@ -494,8 +497,8 @@ END_TEST
 
 START_TEST(bf16_rounds_to_even) {
     ck_assert_uint_eq(host_bf16(1.0f), 0x3f80);
-    ck_assert_uint_eq(host_bf16(1.00390625f), 0x3f80);      /* half way: even below */
-    ck_assert_uint_eq(host_bf16(1.01171875f), 0x3f82);      /* half way: even above */
+    ck_assert_uint_eq(host_bf16(1.00390625f), 0x3f80);         /* half way: even below */
+    ck_assert_uint_eq(host_bf16(1.01171875f), 0x3f82);         /* half way: even above */
     ck_assert_uint_eq(host_bf16(1.0039063692092896f), 0x3f81); /* just beyond */
     ck_assert_uint_eq(host_bf16(-0.0f), 0x8000);
     ck_assert_uint_eq(host_bf16(INFINITY), 0x7f80);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Every stage of the oracle against the formulas (kernnaive), half a layer at a time, on random models of odd sizes:
- * prefill and decode, each kind of layer, each pool width, plain residuals, embeddings given as rows. */
+/* Every stage of the oracle against the formulas (kernnaive), half a layer at a time, on random models of odd
+ * sizes: prefill and decode, each kind of layer, each pool width, plain residuals, embeddings given as rows.
+ */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -46,7 +47,8 @@ static void compare_rows(struct km_inst *i, struct km_plan *p, const struct naiv
         if (h)
             km_launch_wait(i, lane, i->half[lane][(h - 1) / 2][(h - 1) % 2]);
         km_peek(i, lane, KERN_PEEK_STREAMS, 0, n, got);
-        near("streams after half layer", h, got, v->streams + ((uint64_t)h * v->n + pos0) * width, (uint64_t)n * width);
+        near("streams after half layer", h, got, v->streams + ((uint64_t)h * v->n + pos0) * width,
+             (uint64_t)n * width);
     }
     km_launch_wait(i, lane, i->final[lane]);
     km_launch_wait(i, lane, i->head[lane]);
@@ -64,8 +66,10 @@ static void compare_rows(struct km_inst *i, struct km_plan *p, const struct naiv
     free(got);
 }
 
-/* n tokens: the first `prefilled` (in chunks of 64 or 128) by prefill, the rest by decode windows of 1 to 5 rows. */
-static void compare(const struct kern_config *cfg, uint64_t seed, uint32_t n, uint32_t prefilled, uint32_t chunk) {
+/* n tokens: the first `prefilled` (in chunks of 64 or 128) by prefill, the rest by decode windows of 1 to 5
+ * rows. */
+static void compare(const struct kern_config *cfg, uint64_t seed, uint32_t n, uint32_t prefilled,
+                    uint32_t chunk) {
     struct kernmodel *m = km_new(cfg, seed);
     struct km_inst *i = km_open(m, "ref", NULL);
     struct km_plan *p = km_plan_new(i);
@@ -91,7 +95,7 @@ static void compare(const struct kern_config *cfg, uint64_t seed, uint32_t n, ui
 START_TEST(small_model) {
     static const struct {
         uint32_t n, prefilled, chunk;
-    } runs[] = {{1, 1, 64},   {3, 0, 64},   {4, 4, 64},     {5, 3, 64},   {19, 0, 64},   {23, 20, 64},
+    } runs[] = {{1, 1, 64},   {3, 0, 64},   {4, 4, 64},     {5, 3, 64},    {19, 0, 64},    {23, 20, 64},
                 {65, 64, 64}, {66, 65, 64}, {133, 128, 64}, {71, 70, 128}, {140, 130, 128}};
     struct kern_config c;
     km_config_small(&c);
@@ -125,24 +129,45 @@ START_TEST(other_shapes) {
     struct kern_config c;
     km_config_small(&c);
     switch (_i) {
-    case 0: c.model.hc_mult = 2; c.model.hc_iters = 1; break;
-    case 1: c.model.hc_mult = 8; c.model.hc_iters = 3; break;
-    case 2: c.model.swiglu_limit = 0; c.model.n_shared = 0; break;
-    case 3: c.model.n_shared = 3; c.model.n_top = 7; break;
-    case 4: c.model.conv_width = 1; break;
-    case 5: c.model.conv_width = 7; c.model.kda_dim = 8; break;
+    case 0:
+        c.model.hc_mult = 2;
+        c.model.hc_iters = 1;
+        break;
+    case 1:
+        c.model.hc_mult = 8;
+        c.model.hc_iters = 3;
+        break;
+    case 2:
+        c.model.swiglu_limit = 0;
+        c.model.n_shared = 0;
+        break;
+    case 3:
+        c.model.n_shared = 3;
+        c.model.n_top = 7;
+        break;
+    case 4:
+        c.model.conv_width = 1;
+        break;
+    case 5:
+        c.model.conv_width = 7;
+        c.model.kda_dim = 8;
+        break;
     case 6:
         c.model.hc_mult = 1;
         for (uint32_t l = 0; l < c.model.n_layers; l++)
             c.model.layer[l].resid = KERN_RESID_PLAIN;
         break;
-    case 7: c.model.rms_eps = 1e-3f; c.model.hc_eps = 1e-2f; break;
+    case 7:
+        c.model.rms_eps = 1e-3f;
+        c.model.hc_eps = 1e-2f;
+        break;
     }
     compare(&c, 400 + (uint64_t)_i, 40, 33, 64);
 }
 END_TEST
 
-/* BF16 latents: the answer moves by the rounding and no more; prefill and decode see the same rounded rows. */
+/* BF16 latents: the answer moves by the rounding and no more; prefill and decode see the same rounded rows.
+ */
 START_TEST(bf16_cache) {
     struct kern_config c;
     km_config_small(&c);
@@ -167,7 +192,8 @@ START_TEST(bf16_cache) {
 }
 END_TEST
 
-/* Rows given as embeddings instead of tokens (pictures): the same numbers as the tokens they were copied from. */
+/* Rows given as embeddings instead of tokens (pictures): the same numbers as the tokens they were copied
+ * from. */
 START_TEST(embedding_rows) {
     struct kern_config c;
     km_config_small(&c);
@@ -179,12 +205,13 @@ START_TEST(embedding_rows) {
     random_ids(ids, 10, c.model.vocab_tokens, 511);
     for (int run = 0; run < 2; run++) {
         km_plan_clear(p, KERN_LANE_PREFILL);
-        km_plan_seq(p, (uint32_t)run, 0, 0, KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | KERN_SEQ_RESET, run ? wrong : ids, 10,
-                    NULL);
+        km_plan_seq(p, (uint32_t)run, 0, 0, KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | KERN_SEQ_RESET,
+                    run ? wrong : ids, 10, NULL);
         for (uint32_t j = 0; run && j < 10; j++) {
             p->row[j].embed = 9 - j;
             memcpy(rows + (9 - j) * c.model.hidden,
-                   km_weight(m, KERN_EMBED, 0, 0) + (uint64_t)ids[j] * c.model.hidden, c.model.hidden * sizeof(float));
+                   km_weight(m, KERN_EMBED, 0, 0) + (uint64_t)ids[j] * c.model.hidden,
+                   c.model.hidden * sizeof(float));
         }
         p->embed = rows;
         p->head.n_embeds = run ? 10 : 0;

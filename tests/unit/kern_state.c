@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a sequence carries from step to step: chunked and recurrent form agree, kept rows give the bits of plain
- * decoding whatever was rejected, prefill cuts and neighbours do not matter, slots and pages can be copied. */
+/* What a sequence carries from step to step: chunked and recurrent form agree, kept rows give the bits of
+ * plain decoding whatever was rejected, prefill cuts and neighbours do not matter, slots and pages can be
+ * copied. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -111,8 +112,8 @@ END_TEST
 
 /* ---- windows ---- */
 
-/* Windows of drafts, of which a random number is kept; the drafts beyond are other tokens. Every kept row's logits and
- * the state at the end are those of plain decoding. */
+/* Windows of drafts, of which a random number is kept; the drafts beyond are other tokens. Every kept row's
+ * logits and the state at the end are those of plain decoding. */
 static void speculate(struct bench *b, uint32_t prefix, uint32_t n, uint64_t seed) {
     const uint32_t vocab = b->cfg.model.vocab_rows;
     struct km_rng r = {seed};
@@ -126,7 +127,8 @@ static void speculate(struct bench *b, uint32_t prefix, uint32_t n, uint64_t see
         km_decode(b->i, b->p, 0, t, b->ids[t], want + t * vocab);
     uint32_t keep = 0;
     for (uint32_t at = prefix; at < n;) {
-        uint32_t rows = 1 + km_below(&r, KERN_MAX_WINDOW), tokens[KERN_MAX_WINDOW], good = 1 + km_below(&r, rows);
+        uint32_t rows = 1 + km_below(&r, KERN_MAX_WINDOW), tokens[KERN_MAX_WINDOW],
+                 good = 1 + km_below(&r, rows);
         good = good < n - at ? good : n - at;
         for (uint32_t j = 0; j < rows; j++)
             tokens[j] = j < good ? b->ids[at + j] : (b->ids[at + j] + 1) % b->cfg.model.vocab_tokens;
@@ -181,7 +183,8 @@ END_TEST
 
 /* ---- neighbours ---- */
 
-/* Sequences of different lengths decoded together, in changing order, with windows: the bits of each alone. */
+/* Sequences of different lengths decoded together, in changing order, with windows: the bits of each alone.
+ */
 START_TEST(batch_equals_alone) {
     struct bench b;
     const uint32_t len[3] = {70, 5, 131};
@@ -360,7 +363,8 @@ START_TEST(last_token_stays_inside) {
         for (uint32_t slot = 0; slot < 2; slot++) {
             uint32_t id = slot && t ? KERN_TOKEN_LAST : token;
             km_plan_clear(b.p, KERN_LANE_DECODE);
-            km_plan_seq(b.p, slot, t, 0, KERN_SEQ_COMMIT | KERN_SEQ_DRAFT | (t ? 0 : KERN_SEQ_RESET), &id, 1, &last);
+            km_plan_seq(b.p, slot, t, 0, KERN_SEQ_COMMIT | KERN_SEQ_DRAFT | (t ? 0 : KERN_SEQ_RESET), &id, 1,
+                        &last);
             struct kern_sample *s = km_plan_sample(b.p, 0, KERN_SAMPLE_DRAW, KERN_SOURCE_TRUNK);
             s->temperature = 1;
             s->seed = 7;
