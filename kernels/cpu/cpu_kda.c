@@ -22,7 +22,7 @@ static void head_of(const struct cpu_run *r, const struct cpu_layer *l, const st
     size_t gate = (size_t)head * (d->kda_dim / 16) * m->kda_dim * 8;
     *h = (struct cpu_kda_head){
         .n_rows = s->n_rows,
-        .keep = s->keep,
+        .keep = FAULT(cpu_skipped_keep) && s->keep ? s->keep - 1 : s->keep,
         .dim = m->kda_dim,
         .dimp = d->kda_dim,
         .taps = m->conv_width,

@@ -265,7 +265,7 @@ static void clear(struct cpu *c, uint64_t off, uint64_t bytes) {
 
 static void clear_mat(struct cpu *c, const struct cpu_mat *m, bool all) {
     uint64_t panel = (uint64_t)m->k * 32;
-    if (!m->panels)
+    if (!m->panels || FAULT(cpu_stale_panel_tail))
         return;
     if (all)
         clear(c, m->off, mat_bytes(m));
