@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "clconn.h"
 #include "clienttest.h"
 #include "fakedaemon.h"
 
@@ -155,6 +158,110 @@ START_TEST(coalescing_pauses_when_nothing_flows) {
 }
 END_TEST
 
+/* A daemon that publishes its next record the moment the reader has given the last one back: that is while
+ * the reader is about to sleep, so only its second look at the ring can see it. */
+struct racer {
+    struct fake *f;
+    uint64_t tag;
+    uint32_t rounds;
+};
+
+static void pause_a_little(uint32_t *rnd, unsigned shift) {
+    *rnd = *rnd * 1664525u + 1013904223u;
+    for (volatile uint32_t spin = *rnd >> shift; spin; spin--) {
+    }
+}
+
+static void *publish_at_the_last_moment(void *arg) {
+    struct racer *r = arg;
+    uint32_t rnd = 1;
+    for (uint32_t i = 0; i < r->rounds; i++) {
+        do {
+            ck_assert_int_eq(glmw_refresh(&r->f->tq), 0);
+        } while (r->f->tq.head != r->f->tq.published);
+        pause_a_little(&rnd, 26);
+        fake_text(r->f, r->tag, i, "t");
+        fake_flush(r->f, false);
+    }
+    return NULL;
+}
+
+START_TEST(no_wakeup_is_lost) {
+    struct fake f;
+    glmd_conn *c = fake_connect(&f, NULL);
+    struct racer r = {&f, ct_submit(c, "x"), 20000};
+    struct glmd_event e = {.size = sizeof e};
+    pthread_t t;
+    uint32_t rnd = 7;
+    fake_pop_submit(&f);
+    fake_accept(&f, r.tag);
+    fake_flush(&f, true);
+    ck_assert_int_eq(pthread_create(&t, NULL, publish_at_the_last_moment, &r), 0);
+    for (uint32_t got = 0; got < r.rounds;) {
+        while (glmd_next(c, &e) == 1) {
+            got += e.type == GLMD_EV_TOKEN;
+            /* gives the daemon its sign a moment before the next look, so that both meet there */
+            glmd_release(c);
+            pause_a_little(&rnd, 26);
+        }
+        if (got == r.rounds)
+            break;
+        /* no glmd_prepare(): glmd_next() has just said that it is safe to poll */
+        ck_assert_msg(ct_readable(c, 3000) == 1, "asleep with record %u in the ring", got);
+        ck_assert_int_ge(glmd_dispatch(c), 0);
+    }
+    ck_assert_int_eq(pthread_join(t, NULL), 0);
+    glmd_close(c);
+    fake_close(&f);
+}
+END_TEST
+
+/* The same without luck: the page with the client's words is made read-only, so the store that arms the bell
+ * traps, and the record is published inside the trap, before the store is done. */
+static struct {
+    void *page;
+    size_t bytes;
+    volatile uint32_t *tail;
+    uint32_t value;
+    volatile int traps;
+} trap;
+
+__attribute__((no_sanitize("thread"))) static void on_trap(int sig) {
+    (void)sig;
+    *trap.tail = trap.value;
+    trap.traps++;
+    syscall(SYS_mprotect, trap.page, trap.bytes, PROT_READ | PROT_WRITE);
+}
+
+START_TEST(arming_looks_again) {
+    struct fake f;
+    glmd_conn *c = fake_connect(&f, NULL);
+    struct glmd_event e = {.size = sizeof e};
+    struct sigaction sa = {.sa_handler = on_trap};
+    uint64_t tag = ct_submit(c, "x");
+    fake_pop_submit(&f);
+    fake_accept(&f, tag);
+    fake_flush(&f, true);
+    ck_assert_int_eq(glmd_dispatch(c), 1);
+    ct_next(c, GLMD_EV_ACCEPTED, tag);
+    glmd_release(c);
+    fake_text(&f, tag, 1, "t");
+    trap.page = c->u_map;
+    trap.bytes = (size_t)sysconf(_SC_PAGESIZE);
+    trap.tail = &f.shm.d->tq_tail;
+    trap.value = f.tq.tail;
+    ck_assert_int_eq(sigaction(SIGSEGV, &sa, NULL), 0);
+    ck_assert_int_eq(mprotect(trap.page, trap.bytes, PROT_READ), 0);
+    int r = glmd_next(c, &e);
+    ck_assert_int_eq(trap.traps, 1);
+    ck_assert_int_eq(r, 1);
+    ck_assert_uint_eq(e.type, GLMD_EV_TOKEN);
+    signal(SIGSEGV, SIG_DFL);
+    glmd_close(c);
+    fake_close(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("client_wait");
     TCase *t = ct_case(s, "wait", 20);
@@ -162,5 +269,7 @@ int main(void) {
     tcase_add_test(t, waiting);
     tcase_add_test(t, coalescing);
     tcase_add_test(t, coalescing_pauses_when_nothing_flows);
+    tcase_add_test(t, no_wakeup_is_lost);
+    tcase_add_test(t, arming_looks_again);
     return ct_main(s);
 }
