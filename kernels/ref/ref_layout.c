@@ -163,10 +163,10 @@ int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *e
 static void widen_bytes(char *dst, uint64_t offset, const char *src, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         uint64_t at = offset + i;
-        char *v = dst + at / 2 * 4;
+        /* Each byte clears one of the two below: two windows that share a number touch different bytes. */
+        char *v = dst + at / 2 * 4 + at % 2;
         v[0] = 0;
-        v[1] = 0;
-        v[2 + at % 2] = src[i];
+        v[2] = src[i];
     }
 }
 
