@@ -37,6 +37,7 @@ struct cpu_dims {
 /* Byte offsets into KERN_MEM_WEIGHTS; 0 outputs: the layer has no such matrix. */
 struct cpu_mat {
     uint64_t off;
+    uint64_t weights; /* of the checkpoint, without paddings */
     uint32_t k, panels;
 };
 
@@ -215,7 +216,7 @@ static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const fl
 static inline void count_mat(struct cpu_run *r, const struct cpu_mat *m, uint64_t rows) {
     if (r->me == 0 && rows) {
         r->count->weight_bytes += mat_bytes(m);
-        r->count->flops += 2 * (uint64_t)m->panels * 16 * m->k * rows;
+        r->count->flops += 2 * m->weights * rows;
     }
 }
 static inline void count_bytes(struct cpu_run *r, uint64_t bytes) {

@@ -13,8 +13,9 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
     return r;
 }
 
-static struct cpu_mat mat(uint64_t *at, uint64_t outputs, uint64_t k) {
-    struct cpu_mat m = {.k = (uint32_t)k, .panels = (uint32_t)(pad16(outputs) / 16)};
+/* real: outputs without paddings; real_k: inputs without */
+static struct cpu_mat mat(uint64_t *at, uint64_t outputs, uint64_t k, uint64_t real, uint64_t real_k) {
+    struct cpu_mat m = {.k = (uint32_t)k, .panels = (uint32_t)(pad16(outputs) / 16), .weights = real * real_k};
     m.off = take(at, mat_bytes(&m));
     return m;
 }
@@ -66,25 +67,28 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
 
 static void layout_mix(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l, uint32_t i,
                        uint64_t *at) {
+    uint64_t e = m->hidden, p = (uint64_t)m->kda_heads * m->kda_dim, heads = m->mla_heads;
     if (m->layer[i].mix == KERN_MIX_KDA) {
-        l->in = mat(at, d->kda_z, m->hidden);
+        l->in = mat(at, d->kda_z, e, 3 * p + 2ull * m->kda_dim + m->kda_heads, e);
         l->conv = vec(at, 3ull * m->conv_width * d->kda_all);
         l->dt_bias = vec(at, d->kda_all);
         l->o_norm = vec(at, d->kda_dim);
         l->a_log = vec(at, m->kda_heads);
-        l->fb = mat(at, d->kda_all, m->kda_dim);
-        l->gb = mat(at, d->kda_all, m->kda_dim);
-        l->out = mat(at, m->hidden, d->kda_all);
+        l->fb = mat(at, d->kda_all, m->kda_dim, p, m->kda_dim);
+        l->gb = mat(at, d->kda_all, m->kda_dim, p, m->kda_dim);
+        l->out = mat(at, e, d->kda_all, e, p);
         return;
     }
     bool index = m->layer[i].index == KERN_INDEX_FULL;
-    l->in = mat(at, index ? d->mla_z : d->z_key, m->hidden);
+    uint64_t own = index ? (m->index_kpool > 1 ? 2ull : 1ull) * m->index_dim + m->index_heads : 0;
+    uint64_t own_q = index ? (uint64_t)m->index_heads * m->index_dim : 0;
+    l->in = mat(at, index ? d->mla_z : d->z_key, e, (uint64_t)m->q_rank + m->kv_rank + own, e);
     l->qa_norm = vec(at, d->q_rank);
     l->kva_norm = vec(at, d->kv_rank);
-    l->cq = mat(at, index ? d->cq_n : d->q_all, m->q_rank);
-    l->uk = mat(at, d->qa_all, m->nope_dim);
-    l->uv = mat(at, d->v_all, m->kv_rank);
-    l->out = mat(at, m->hidden, d->v_all);
+    l->cq = mat(at, index ? d->cq_n : d->q_all, m->q_rank, heads * m->nope_dim + own_q, m->q_rank);
+    l->uk = mat(at, d->qa_all, m->nope_dim, heads * m->kv_rank, m->nope_dim);
+    l->uv = mat(at, d->v_all, m->kv_rank, heads * m->v_dim, m->kv_rank);
+    l->out = mat(at, e, d->v_all, e, heads * m->v_dim);
     if (index) {
         l->knorm_w = vec(at, d->idx_dim);
         l->knorm_b = vec(at, d->idx_dim);
@@ -95,20 +99,21 @@ static void layout_mix(const struct kern_model_desc *m, const struct cpu_dims *d
 static void layout_mlp(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l, uint32_t i,
                        uint64_t *at) {
     if (m->layer[i].mlp == KERN_MLP_DENSE) {
-        l->gate_up = mat(at, 2ull * d->dense, m->hidden);
-        l->down = mat(at, m->hidden, m->dense_width);
+        l->gate_up = mat(at, 2ull * d->dense, m->hidden, 2ull * m->dense_width, m->hidden);
+        l->down = mat(at, m->hidden, m->dense_width, m->hidden, m->dense_width);
         return;
     }
     l->router = take(at, (uint64_t)m->n_experts * d->e * 2);
     l->router_bias = vec(at, m->n_experts);
     uint64_t first = *at;
-    l->exp_gate_up = mat(at, 2ull * d->expert, m->hidden);
-    l->exp_down = mat(at, m->hidden, m->expert_width);
+    l->exp_gate_up = mat(at, 2ull * d->expert, m->hidden, 2ull * m->expert_width, m->hidden);
+    l->exp_down = mat(at, m->hidden, m->expert_width, m->hidden, m->expert_width);
     l->exp_stride = *at - first;
     *at += (m->n_experts - 1) * l->exp_stride;
     if (m->n_shared) {
-        l->gate_up = mat(at, 2ull * d->shared, m->hidden);
-        l->down = mat(at, m->hidden, (uint64_t)m->n_shared * m->expert_width);
+        uint64_t width = (uint64_t)m->n_shared * m->expert_width;
+        l->gate_up = mat(at, 2ull * d->shared, m->hidden, 2 * width, m->hidden);
+        l->down = mat(at, m->hidden, width, m->hidden, width);
     }
 }
 
@@ -128,13 +133,13 @@ static void layout_weights(const struct kern_model_desc *m, struct cpu_layout *l
             x->enorm = vec(&at, d->e);
             x->hnorm = vec(&at, d->e);
             x->draft_norm = vec(&at, d->e);
-            x->eh = mat(&at, m->hidden, 2ull * d->e);
+            x->eh = mat(&at, m->hidden, 2ull * d->e, m->hidden, 2ull * m->hidden);
         }
         layout_mix(m, d, x, i, &at);
         layout_mlp(m, d, x, i, &at);
     }
     l->final_norm = vec(&at, d->e);
-    l->head = mat(&at, m->vocab_rows, m->hidden);
+    l->head = mat(&at, m->vocab_rows, m->hidden, m->vocab_rows, m->hidden);
     l->embed = take(&at, (uint64_t)m->vocab_rows * d->e * 2);
     l->weight_bytes = at;
 }

@@ -201,7 +201,7 @@ void cpu_stage_moe(struct cpu_run *r, uint32_t layer) {
     if (rows)
         count_bytes(r, (uint64_t)m->n_experts * d->e * 2 + pad16(m->n_experts) * 4);
     if (r->me == 0)
-        r->count->flops += 2ull * m->n_experts * d->e * rows;
+        r->count->flops += 2ull * m->n_experts * m->hidden * rows;
     if (m->n_shared) {
         gate_up(r, &l->gate_up, r->lane->u, rows);
         count_mat(r, &l->gate_up, rows);

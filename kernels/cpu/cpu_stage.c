@@ -114,7 +114,7 @@ void cpu_stage_site_in(struct cpu_run *r, uint32_t layer, uint32_t site) {
         if (rows)
             count_bytes(r, (uint64_t)d->hc_rows * d->hc * d->e * 2 + (pad16(d->hc_rows) + 16 + d->e) * 4);
         if (r->me == 0)
-            r->count->flops += 2ull * d->hc_rows * d->hc * d->e * rows;
+            r->count->flops += 2ull * d->hc_rows * d->hc * m->hidden * rows;
         run_barrier(r);
         site_inputs(r, l, site, rows, norm);
     } else {
