@@ -74,6 +74,17 @@ static int refused(const char *body, uint32_t len, struct cl_say *say) {
     return cl_say(say, r, "%s: the daemon refused: %s", say->where, j.text[0] ? j.text : glmd_strerror(r));
 }
 
+/* BYE in place of an answer: the daemon is stopping, or found the greeting wrong. */
+static int dismissed(const char *body, uint32_t len, struct cl_say *say) {
+    struct glmw_bye b = {.error = -EPROTO};
+    if (len == sizeof b)
+        memcpy(&b, body, sizeof b);
+    b.text[sizeof b.text - 1] = 0;
+    int r = b.error < 0 && b.error > -4096 ? b.error : -ECONNRESET;
+    return cl_say(say, r, "%s: the daemon ended the connection: %s", say->where,
+                  b.text[0] ? b.text : glmd_strerror(r));
+}
+
 /* WELCOME with its four descriptors. */
 static int read_welcome(glmd_conn *c, uint64_t deadline_ns, struct cl_fds *fds, struct cl_say *say) {
     union {
@@ -106,6 +117,8 @@ static int read_welcome(glmd_conn *c, uint64_t deadline_ns, struct cl_fds *fds, 
         cl_fds_close(fds);
         if (p.h.type == GLMW_PKT_REJECT)
             return refused(body, p.h.len, say);
+        if (p.h.type == GLMW_PKT_BYE)
+            return dismissed(body, p.h.len, say);
         if (!(p.h.flags & GLMW_PKTF_IGNORABLE) || p.h.type == GLMW_PKT_WELCOME)
             return cl_say(say, -EPROTO,
                           "%s: the daemon answered the greeting with a packet of type %u, %u bytes "

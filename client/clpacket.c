@@ -71,7 +71,7 @@ int cl_packet_recv(int fd, void *buf, size_t size, struct cl_fds *fds) {
         r = -EPROTO;
     if (r == 0) {
         memcpy(&h, buf, sizeof h);
-        if (h.magic != GLMW_MAGIC_PACKET || h.len != (size_t)n - sizeof h)
+        if (h.magic != GLMW_MAGIC_PACKET || h.len != (size_t)n - sizeof h || (h.flags & ~GLMW_PKTF_IGNORABLE))
             r = -EPROTO;
     }
     if (r < 0) {

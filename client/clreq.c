@@ -146,7 +146,7 @@ int glmd_req_begin(glmd_req *r, int role) {
 int glmd_req_end(glmd_req *r) {
     if (r->error)
         return r->error;
-    if (!r->role)
+    if (!r->role || (r->role == GLMD_ROLE_TOOL && !r->has_result))
         return -EBADMSG;
     int e = put_tlv(r, &r->prompt, GLMW_TLV_MSG_END, NULL, 0);
     if (e == 0)

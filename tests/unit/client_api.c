@@ -202,6 +202,16 @@ START_TEST(other_answers) {
     case 2:
         m.u.reject.error = 5;
         break;
+    case 8:
+        want = -ESHUTDOWN, word = "ended the connection: stopping";
+        m = (struct hello_msg){.type = GLMW_PKT_BYE};
+        m.u.bye.error = want;
+        hello_set_text(m.u.bye.text, sizeof m.u.bye.text, "stopping");
+        break;
+    case 9:
+        want = -ECONNRESET;
+        m = (struct hello_msg){.type = GLMW_PKT_BYE};
+        break;
     case 3:
         m = (struct hello_msg){.type = GLMW_PKT_PING};
         break;
@@ -482,7 +492,7 @@ int main(void) {
     tcase_add_test(t, search_order);
     tcase_add_loop_test(t, wrong_welcome, 0, (int)(sizeof spoils / sizeof spoils[0]));
     tcase_add_loop_test(t, wrong_descriptors, 0, 4);
-    tcase_add_loop_test(t, other_answers, 0, 8);
+    tcase_add_loop_test(t, other_answers, 0, 10);
     tcase_add_test(t, wrong_descriptor_given);
     tcase_add_test(t, greeting);
     tcase_add_test(t, structures_of_other_versions);

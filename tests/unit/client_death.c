@@ -354,6 +354,9 @@ START_TEST(socket_lies) {
     case 6:
         h.type = GLMW_PKT_BULK_OK;
         break;
+    case 9:
+        h.flags |= 2;
+        break;
     default:
         break;
     }
@@ -568,7 +571,7 @@ int main(void) {
     t = ct_case(s, "lies", 60);
     tcase_add_loop_test(t, one_lie_ends_the_connection, 0, (int)(sizeof lies / sizeof lies[0]));
     tcase_add_test(t, entry_index_lies);
-    tcase_add_loop_test(t, socket_lies, 0, 9);
+    tcase_add_loop_test(t, socket_lies, 0, 10);
     tcase_add_test(t, random_garbage);
     t = ct_case(s, "life", 20);
     tcase_add_test(t, fork_is_refused_in_the_child);

@@ -245,6 +245,7 @@ START_TEST(order_and_roles) {
     ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, NULL, 1), -EINVAL);
     ck_assert_int_eq(glmd_req_begin(r, GLMD_ROLE_TOOL), 0);
     ck_assert_int_eq(glmd_req_part_text(r, S("first")), -EBADMSG);
+    ck_assert_int_eq(glmd_req_end(r), -EBADMSG);
     ck_assert_int_eq(glmd_req_part_tool_result(r, S(""), S("x")), 0);
     ck_assert_int_eq(glmd_req_part_text(r, S("behind it")), 0);
     ck_assert_int_eq(glmd_req_end(r), 0);
