@@ -10,6 +10,7 @@
 #include <check.h>
 #include <errno.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,6 +320,58 @@ START_TEST(random_text_round_trips) {
 }
 END_TEST
 
+struct worker {
+    pthread_t thread;
+    uint64_t seed, sum;
+};
+
+static void *encode_much(void *arg) {
+    struct worker *w = arg;
+    struct texttest_rng rng = {w->seed};
+    struct tok_scratch *mine;
+    static const size_t sizes[] = {100, 3000};
+    char *buf = malloc(3000);
+    uint32_t *ids = malloc(3000 * sizeof *ids);
+
+    w->sum = 0;
+    if (tok_scratch_new(0, &mine) == 0) {
+        for (unsigned i = 0; i < 60; i++) {
+            size_t n = texttest_text(&rng, buf, sizes[i & 1]), got = 0;
+
+            if (i % 3 == 0)
+                memset(buf, 'a' + (int)(i % 26), n);
+            if (tok_encode(tok, mine, buf, n, TOK_MARKERS, ids, 3000, &got) == 0) {
+                for (size_t k = 0; k < got; k++)
+                    w->sum = (w->sum + ids[k]) * UINT64_C(0x100000001b3);
+            }
+        }
+        tok_scratch_free(mine);
+    }
+    free(buf);
+    free(ids);
+    return NULL;
+}
+
+/* One tokenizer, several threads with a scratch each: the same ids as alone. */
+START_TEST(threads_share_a_tokenizer) {
+    struct worker w[4];
+    uint64_t alone[4];
+
+    for (unsigned i = 0; i < 4; i++) {
+        w[i].seed = 1000 + i;
+        encode_much(&w[i]);
+        alone[i] = w[i].sum;
+        ck_assert(alone[i] != 0);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&w[i].thread, NULL, encode_much, &w[i]), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        ck_assert_int_eq(pthread_join(w[i].thread, NULL), 0);
+        ck_assert(w[i].sum == alone[i]);
+    }
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("text_tok");
     TCase *tc = tcase_create("tok");
@@ -336,6 +389,7 @@ int main(void) {
     tcase_add_test(tc, long_texts_stay_fast);
     tcase_add_test(tc, scratch_limit_is_an_error);
     tcase_add_test(tc, random_text_round_trips);
+    tcase_add_test(tc, threads_share_a_tokenizer);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
