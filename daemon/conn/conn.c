@@ -73,8 +73,11 @@ void conn_fault(struct conn *c, int error, const char *rule) {
         u->faults = 0;
     }
     if (++u->faults >= MAX_FAULTS && u->refused_until_ns < now) {
+        struct log_fields f = {.event = LOG_EV_PROTOCOL, .conn = c->id, .uid = u->uid};
+
+        /* at most once a minute, so the user's own limit does not apply */
+        log_full(LOG_LEVEL_WARNING, &f, NULL, "user refused for a minute after repeated protocol faults");
         u->refused_until_ns = now + 60 * CLOCK_NS_PER_SEC;
-        conn_log(c, LOG_LEVEL_WARNING, LOG_EV_PROTOCOL, "user refused for a minute after repeated protocol faults");
     }
     conn_log(c, LOG_LEVEL_WARNING, LOG_EV_PROTOCOL, rule);
     conn_close(c, error, rule);

@@ -72,7 +72,8 @@ bool econn_is_gone(const struct emit_conn *c) {
 /* Spans end where the record after which they were written ends; the numbers are our own. */
 static void free_text(struct emit_conn *c, uint32_t old_head) {
     if (c->tq.head != old_head)
-        c->txt_head = c->txt_after[(c->tq.head - 1) & (c->tq.size - 1)];
+        c->txt_head =
+            FAULT(emit_text_freed_early) ? c->txt_tail : c->txt_after[(c->tq.head - 1) & (c->tq.size - 1)];
 }
 
 void econn_refresh(struct emit_conn *c) {

@@ -40,7 +40,7 @@ static void teardown(void) {
 
 static void refused(glmd_req *r, int status, const char *text) {
     answer_submit(c, &a, r);
-    answers_wait(c, &a, 1, 30000);
+    answers_wait(c, &a, 1, 150000);
     ck_assert_msg(a.status == status, "status %d, text: %s", a.status, a.error);
     ck_assert_msg(strstr(a.error, text) != NULL, "text: %s", a.error);
     ck_assert_uint_eq(a.n_tokens, 0);
@@ -84,7 +84,7 @@ START_TEST(ten_megabyte_message) {
     text[n] = 0;
     before = test_now_ms();
     refused(request_text(c, text), -EOVERFLOW, "but the context of this daemon takes 2048");
-    ck_assert_uint_lt(test_now_ms() - before, 60000);
+    ck_assert_uint_lt(test_now_ms() - before, 150000); /* a second or two; sanitizers need many times that */
     free(text);
 }
 END_TEST
@@ -229,7 +229,7 @@ int main(void) {
     SRunner *sr;
     int failed;
 
-    tcase_set_timeout(tc, 120);
+    tcase_set_timeout(tc, 200);
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, empty_message_list);

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+/* Clients that break the rules of the protocol against a real daemon: each is cut off with -EPROTO or gets its
+ * error, an honest client beside it is not disturbed, and nothing is left behind. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemonfix.h"
+#include "leakcheck.h"
+#include "rawclient.h"
+
+static struct daemonfix f;
+static struct rawclient honest, c;
+static int before;
+
+static void setup_backend(const char *backend) {
+    daemonfix_init(&f);
+    snprintf(f.backend, sizeof f.backend, "%s", backend);
+    daemonfix_script(&f, "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12 13 14 15 16 17 18 19 2\n");
+    daemonfix_start(&f, "[IPC]\nHandshakeTimeoutSec=1\nMaxConnections=6\n");
+    raw_open(&honest, f.socket, NULL);
+    struct glmw_entry e = raw_request(&honest, 1);
+    raw_submit(&honest, &e);
+    ck_assert_int_eq(raw_until_end(&honest, 1, NULL), 0);
+    before = daemonfix_resources(&f);
+}
+
+static void setup_epoll(void) {
+    setup_backend("epoll");
+}
+
+static void setup_uring(void) {
+    setup_backend("uring");
+}
+
+static void teardown(void) {
+    struct glmw_entry e = raw_request(&honest, 7777);
+    uint32_t tokens = 0;
+
+    raw_submit(&honest, &e);
+    ck_assert_int_eq(raw_until_end(&honest, 7777, &tokens), 0);
+    ck_assert_uint_eq(tokens, 10);
+    daemonfix_expect_resources(&f, before);
+    raw_close(&honest);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+
+static void cut_off(const char *rule) {
+    ck_assert_int_eq(raw_expect_close(c.fd), -EPROTO);
+    raw_close(&c);
+    daemonfix_expect_log(&f, rule);
+}
+
+START_TEST(garbage_instead_of_hello) {
+    static const char junk[64] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    int fd = raw_socket(f.socket);
+
+    ck_assert_int_eq(send(fd, junk, sizeof junk, 0), sizeof junk);
+    ck_assert_int_eq(raw_expect_close(fd), -EPROTO);
+    close(fd);
+}
+END_TEST
+
+START_TEST(silence_instead_of_hello) {
+    int fd = raw_socket(f.socket);
+    uint64_t begin = test_now_ms();
+
+    ck_assert_int_eq(raw_expect_close(fd), -ETIMEDOUT);
+    ck_assert_uint_ge(test_now_ms() - begin, 900);
+    close(fd);
+    daemonfix_expect_log(&f, "no hello in time");
+}
+END_TEST
+
+START_TEST(descriptors_with_hello) {
+    struct hello_msg m = raw_hello();
+    int fd = raw_socket(f.socket), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int fds[3] = {null, null, null};
+
+    raw_send(fd, &m, fds, 3);
+    ck_assert_int_eq(raw_expect_close(fd), -EPROTO);
+    close(fd);
+    close(null);
+}
+END_TEST
+
+START_TEST(future_version_is_rejected_with_words) {
+    struct hello_msg m = raw_hello();
+    int fd = raw_socket(f.socket);
+
+    m.u.hello.wire_min = m.u.hello.wire_max = 77;
+    raw_send(fd, &m, NULL, 0);
+    raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
+    ck_assert_int_eq(m.u.reject.error, -EPROTONOSUPPORT);
+    ck_assert_ptr_nonnull(strstr(m.u.reject.text, "77"));
+    close(fd);
+    fd = raw_socket(f.socket);
+    m = raw_hello();
+    m.u.hello.features_required = GLMW_FEAT_IMAGES;
+    raw_send(fd, &m, NULL, 0);
+    raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
+    ck_assert_int_eq(m.u.reject.error, -EOPNOTSUPP);
+    close(fd);
+}
+END_TEST
+
+START_TEST(too_many_connections) {
+    struct rawclient more[5];
+    struct hello_msg m;
+    int fd;
+
+    for (int i = 0; i < 5; i++)
+        raw_open(&more[i], f.socket, NULL);
+    fd = raw_socket(f.socket);
+    raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
+    ck_assert_int_eq(m.u.reject.error, -EBUSY);
+    ck_assert_uint_gt(m.u.reject.retry_after_ms, 0);
+    ck_assert_ptr_nonnull(strstr(m.u.reject.text, "MaxConnections"));
+    close(fd);
+    for (int i = 0; i < 5; i++)
+        raw_close(&more[i]);
+}
+END_TEST
+
+START_TEST(second_hello) {
+    struct hello_msg m = raw_hello();
+
+    raw_open(&c, f.socket, NULL);
+    raw_send(c.fd, &m, NULL, 0);
+    ck_assert_int_eq(raw_expect_close(c.fd), -EPROTO);
+    raw_close(&c);
+}
+END_TEST
+
+START_TEST(ping_is_answered) {
+    struct hello_msg m = {.type = GLMW_PKT_PING, .u.ping = {"abcdefg"}};
+
+    raw_open(&c, f.socket, NULL);
+    raw_send(c.fd, &m, NULL, 0);
+    raw_expect(c.fd, HELLO_CLIENT_OPEN, GLMW_PKT_PONG, &m);
+    ck_assert_int_eq(memcmp(m.u.ping.opaque, "abcdefg", 8), 0);
+    m = (struct hello_msg){.type = GLMW_PKT_BYE};
+    raw_send(c.fd, &m, NULL, 0);
+    ck_assert_int_eq(raw_expect_close(c.fd), 0);
+    raw_close(&c);
+}
+END_TEST
+
+START_TEST(impossible_submission_tail) {
+    static const uint32_t bad[] = {0x7fffffff, 0xffffffff, 257, 100000};
+
+    for (size_t i = 0; i < 4; i++) {
+        raw_open(&c, f.socket, NULL);
+        __atomic_store_n(&c.view.u->sq_tail, bad[i], __ATOMIC_RELEASE);
+        raw_bell(&c);
+        cut_off("an impossible tail of the submission ring");
+    }
+}
+END_TEST
+
+START_TEST(impossible_token_head) {
+    static const uint32_t bad[] = {0x7fffffff, 0xffffffff, 4096};
+
+    for (size_t i = 0; i < 3; i++) {
+        struct glmw_entry e;
+
+        raw_open(&c, f.socket, NULL);
+        __atomic_store_n(&c.view.u->tq_head, bad[i], __ATOMIC_RELEASE);
+        e = raw_request(&c, 1);
+        raw_submit(&c, &e);
+        cut_off("an impossible head of the token ring");
+    }
+}
+END_TEST
+
+START_TEST(malformed_entries) {
+    static const struct {
+        struct glmw_entry e;
+        const char *rule;
+    } bad[] = {
+        {{.opcode = 99, .tag = 1}, "unknown operation"},
+        {{.opcode = GLMW_OP_SUBMIT, .flags = 0x80, .tag = 1}, "reserved bits"},
+        {{.opcode = GLMW_OP_SUBMIT, .zero0 = 1, .tag = 1}, "reserved bits"},
+        {{.opcode = GLMW_OP_SUBMIT, .zero1 = {[15] = 1}, .tag = 1}, "reserved bits"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24}, "without a tag"},
+        {{.opcode = GLMW_OP_CANCEL}, "without a tag"},
+        {{.opcode = GLMW_OP_NOP, .tag = 1}, "where none belongs"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = 1u << 20, .tag = 1}, "outside the arena"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = UINT32_MAX, .tag = 1}, "outside the arena"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = UINT64_MAX - 7, .tag = 1}, "outside the arena"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 16, .payload_off = 4, .tag = 1}, "outside the arena"},
+    };
+
+    /* ten faults in a minute would refuse the user: this test is about each of them alone */
+    raw_open(&c, f.socket, NULL);
+    raw_submit(&c, &bad[_i].e);
+    cut_off(bad[_i].rule);
+}
+END_TEST
+
+START_TEST(live_tag_twice) {
+    struct glmw_entry e;
+
+    raw_open(&c, f.socket, NULL);
+    e = raw_request(&c, 5);
+    glmw_put(&c.sq, &e);
+    raw_submit(&c, &e);
+    cut_off("a tag that is live");
+}
+END_TEST
+
+/* Not a fault: the tag is free again as soon as its END was seen. */
+START_TEST(tag_is_reused_at_once) {
+    raw_open(&c, f.socket, NULL);
+    for (int i = 0; i < 200; i++) {
+        struct glmw_entry e = raw_request(&c, 5);
+
+        raw_submit(&c, &e);
+        ck_assert_int_eq(raw_until_end(&c, 5, NULL), 0);
+    }
+    raw_close(&c);
+}
+END_TEST
+
+START_TEST(unwanted_operations_get_errors) {
+    static const struct glmw_entry bad[] = {
+        {.opcode = GLMW_OP_RESUME, .tag = 3},
+        {.opcode = GLMW_OP_EMBED, .payload_len = 24, .tag = 3},
+        {.opcode = GLMW_OP_SUBMIT, .flags = GLMW_ENT_BULK, .payload_off = 9, .tag = 3},
+        {.opcode = GLMW_OP_SUBMIT, .flags = GLMW_ENT_KEEP, .payload_len = 24, .tag = 3},
+    };
+    struct glmw_rec r;
+
+    raw_open(&c, f.socket, NULL);
+    for (size_t i = 0; i < 4; i++) {
+        raw_submit(&c, &bad[i]);
+        ck_assert(raw_record(&c, &r, 5000, false));
+        ck_assert_uint_eq(r.type, GLMW_REC_ERROR);
+        ck_assert_int_eq((int32_t)r.token, -EOPNOTSUPP);
+        ck_assert_uint_eq(r.seq, 0);
+        ck_assert(raw_record(&c, &r, 5000, false));
+        ck_assert_uint_eq(r.type, GLMW_REC_END);
+        ck_assert_uint_eq(r.seq, 1);
+        ck_assert_int_eq(r.u.end.status, -EOPNOTSUPP);
+    }
+    raw_close(&c);
+}
+END_TEST
+
+/* A payload that changes while it is read, punched away, or was never written. */
+START_TEST(payload_is_a_hole) {
+    struct glmw_entry e;
+
+    raw_open(&c, f.socket, NULL);
+    e = raw_request(&c, 5);
+    ck_assert_int_eq(fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                               (off_t)c.welcome.pay_off, 65536), 0);
+    raw_submit(&c, &e);
+    ck_assert_int_lt(raw_until_end(&c, 5, NULL), 0);
+    /* the whole region gone: indices read as zero, which is possible, and nothing crashes */
+    ck_assert_int_eq(fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                               (off_t)c.welcome.u_bytes), 0);
+    raw_bell(&c);
+    usleep(50000);
+    raw_close(&c);
+}
+END_TEST
+
+START_TEST(bell_flood) {
+    struct glmw_entry e;
+
+    raw_open(&c, f.socket, NULL);
+    for (int i = 0; i < 20000; i++)
+        raw_bell(&c);
+    e = raw_request(&c, 5); /* found by the timer at the latest */
+    raw_submit(&c, &e);
+    ck_assert_int_eq(raw_until_end(&c, 5, NULL), 0);
+    raw_close(&c);
+}
+END_TEST
+
+/* Nobody reads: accepted requests keep their last words, further entries wait, and everything comes when the
+ * client reads at last. */
+START_TEST(ring_full_of_requests) {
+    struct hello_msg h = raw_hello();
+    struct glmw_entry e;
+    uint32_t tokens;
+
+    h.u.hello.tq_log2 = 6;
+    raw_open(&c, f.socket, &h);
+    e = raw_request(&c, 0);
+    for (uint64_t tag = 1; tag <= 40; tag++) {
+        e.tag = tag;
+        ck_assert_int_eq(glmw_put(&c.sq, &e), 0);
+    }
+    glmw_publish(&c.sq, true);
+    raw_bell(&c);
+    usleep(300000);
+    for (uint64_t ended = 0; ended < 40;) {
+        struct glmw_rec r;
+
+        ck_assert_msg(raw_record(&c, &r, 10000, false), "only %llu ended", (unsigned long long)ended);
+        ended += r.type == GLMW_REC_END;
+        if (glmw_fetch32(&c.view.d->credit_wanted)) {
+            struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
+
+            glmw_refresh(&c.sq);
+            if (glmw_free_slots(&c.sq))
+                raw_submit(&c, &nop);
+        }
+    }
+    e.tag = 99;
+    raw_submit(&c, &e);
+    ck_assert_int_eq(raw_until_end(&c, 99, &tokens), 0);
+    ck_assert_uint_eq(tokens, 10);
+    raw_close(&c);
+}
+END_TEST
+
+START_TEST(pipe_closed_by_its_reader) {
+    struct glmw_entry e;
+
+    raw_open(&c, f.socket, NULL);
+    close(c.fds[GLMW_FD_PIPE]);
+    c.fds[GLMW_FD_PIPE] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    glmw_arm(&c.tq, 1);
+    e = raw_request(&c, 5);
+    raw_submit(&c, &e);
+    ck_assert_int_eq(raw_expect_close(c.fd), -EPIPE);
+    raw_close(&c);
+}
+END_TEST
+
+START_TEST(ten_faults_refuse_the_user) {
+    struct hello_msg m;
+    int fd;
+
+    for (int i = 0; i < 10; i++) {
+        raw_open(&c, f.socket, NULL);
+        __atomic_store_n(&c.view.u->sq_tail, 12345, __ATOMIC_RELEASE);
+        raw_bell(&c);
+        ck_assert_int_eq(raw_expect_close(c.fd), -EPROTO);
+        raw_close(&c);
+    }
+    fd = raw_socket(f.socket);
+    raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
+    ck_assert_int_eq(m.u.reject.error, -EACCES);
+    ck_assert_ptr_nonnull(strstr(m.u.reject.text, "refused for a minute"));
+    close(fd);
+    daemonfix_expect_log(&f, "user refused for a minute");
+}
+END_TEST
+
+static void add_tests(TCase *tc) {
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, garbage_instead_of_hello);
+    tcase_add_test(tc, silence_instead_of_hello);
+    tcase_add_test(tc, descriptors_with_hello);
+    tcase_add_test(tc, future_version_is_rejected_with_words);
+    tcase_add_test(tc, too_many_connections);
+    tcase_add_test(tc, second_hello);
+    tcase_add_test(tc, ping_is_answered);
+    tcase_add_test(tc, impossible_submission_tail);
+    tcase_add_test(tc, impossible_token_head);
+    tcase_add_loop_test(tc, malformed_entries, 0, 11);
+    tcase_add_test(tc, live_tag_twice);
+    tcase_add_test(tc, tag_is_reused_at_once);
+    tcase_add_test(tc, unwanted_operations_get_errors);
+    tcase_add_test(tc, payload_is_a_hole);
+    tcase_add_test(tc, bell_flood);
+    tcase_add_test(tc, ring_full_of_requests);
+    tcase_add_test(tc, pipe_closed_by_its_reader);
+    tcase_add_test(tc, ten_faults_refuse_the_user);
+}
+
+int main(void) {
+    Suite *s = suite_create("conn_hostile");
+    TCase *epoll = tcase_create("epoll"), *uring = tcase_create("uring");
+    SRunner *sr;
+    int failed;
+
+    tcase_add_checked_fixture(epoll, leakcheck_setup, leakcheck_teardown);
+    tcase_add_checked_fixture(epoll, setup_epoll, teardown);
+    add_tests(epoll);
+    suite_add_tcase(s, epoll);
+    tcase_add_checked_fixture(uring, leakcheck_setup, leakcheck_teardown);
+    tcase_add_checked_fixture(uring, setup_uring, teardown);
+    add_tests(uring);
+    suite_add_tcase(s, uring);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
