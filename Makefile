@@ -96,6 +96,9 @@ isa_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
 isa_neon   :=
 skip_isa   := $(if $(filter x86_64,$(ARCH)),%_neon.c,%_avx2.c %_avx512.c)
 
+# Vectors as plain arrays, instrumented element by element, would take minutes to inline.
+san_kernels/cpu/cpu_ops_scalar.c := -fno-inline
+
 room_src  = $(filter-out $(skip_isa),$(wildcard $(1)/*.c))
 room_id   = $(subst /,_,$(1))
 room_lib  = $(O)/lib/$(call room_id,$(1)).a
@@ -106,7 +109,7 @@ define room_rules
 $(O)/obj/$(1)/%.o: $(1)/%.c Makefile
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(BASE) $$(CFLAGS) $(if $(filter kernels%,$(1)),-O3) $$(WARN) $$(SANF) $$(FAULTF) $(addprefix -I,$(inc_$(1))) \
+	$$(Q)$$(CC) $$(BASE) $$(CFLAGS) $(if $(SAN),-O1 $$(san_$$<),$(if $(filter kernels%,$(1)),-O3)) $$(WARN) $$(SANF) $$(FAULTF) $(addprefix -I,$(inc_$(1))) \
 	    $$(if $(pkg_$(1)),$$(call pc_cflags,$(pkg_$(1)))) $$(call isa_flags,$$<) -c -o $$@ $$<
 $(call room_lib,$(1)): $$(call obj,$$(call room_src,$(1)))
 	@mkdir -p $$(@D)
