@@ -36,9 +36,8 @@ struct cl_pulse {
 };
 
 struct glmd_conn {
-    /* a page the kernel empties in a child; where it cannot, the pid tells */
-    uint32_t *fork_guard;
-    pid_t pid;
+    uint32_t *fork_guard; /* a page the kernel wipes in a child */
+    uint32_t fork_count;  /* of this process when the connection was made */
 
     int fd_sock;
     int fd_bell; /* written, never read */
