@@ -130,8 +130,8 @@ void ipc_full_chat(struct tlvbuf *t) {
                                        .add_generation_prompt = GLMW_ON,
                                        .word_len = 6};
     const struct glmw_tlv_image inl = {.source = GLMW_IMAGE_INLINE, .format = GLMW_IMAGE_PNG};
-    const struct glmw_tlv_image blk = {.source = GLMW_IMAGE_BULK, .format = GLMW_IMAGE_RGB8, .width = 4,
-                                       .height = 2, .bulk_id = 77};
+    const struct glmw_tlv_image blk = {
+        .source = GLMW_IMAGE_BULK, .format = GLMW_IMAGE_RGB8, .width = 4, .height = 2, .bulk_id = 77};
     t->len = 0;
     tlv_text(t, GLMW_TLV_TOOL_DEF, "{\"name\": \"weather\"}");
     tlv_text(t, GLMW_TLV_TOOL_DEF, "{\"name\": \"time\"}");
@@ -191,9 +191,18 @@ int ipc_fuzz_hello(const uint8_t *data, size_t size) {
     NEED(n > 0 && (size_t)n <= size - 1);
     NEED(memcmp(out + 16, data + 1 + 16, (size_t)n - 16) == 0);
     if (m.type == GLMW_PKT_HELLO) {
-        struct hello_offer offer = {.wire_min = 1, .wire_max = 3, .features = 0x5, .sq_log2_max = 8,
-                                    .tq_log2_max = 12, .pay_log2_max = 20, .txt_log2_max = 18, .state = 2,
-                                    .generation = 9, .conn_id = 4, .limits = ipc_limits(), .model = "m"};
+        struct hello_offer offer = {.wire_min = 1,
+                                    .wire_max = 3,
+                                    .features = 0x5,
+                                    .sq_log2_max = 8,
+                                    .tq_log2_max = 12,
+                                    .pay_log2_max = 20,
+                                    .txt_log2_max = 18,
+                                    .state = 2,
+                                    .generation = 9,
+                                    .conn_id = 4,
+                                    .limits = ipc_limits(),
+                                    .model = "m"};
         struct glmw_welcome w;
         struct shm_geom g;
         struct glmw_reject rej;

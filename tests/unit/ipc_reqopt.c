@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* The request decoder: options of a request, value by value. */
+#include <errno.h>
+#include <math.h>
+
+#include "reqtest.h"
+
+static void with_sampling(struct glmw_sampling s, size_t len, int code, const char *word, int line) {
+    static const uint64_t beyond[4];
+    t.len = 0;
+    tlv_put2(&t, GLMW_TLV_SAMPLING, 0, &s, len < 64 ? len : 64, beyond, len < 64 ? 0 : len - 64);
+    user("x");
+    if (code == 0)
+        ck_assert_msg(decode() == 0, "line %d: %s", line, err.reason);
+    else
+        refused_at(line, code, GLMW_TLV_SAMPLING, 0, word);
+}
+#define SAMPLING(field, value, code, word)                                                                   \
+    do {                                                                                                     \
+        struct glmw_sampling s_ = ipc_sampling();                                                            \
+        s_.field = (value);                                                                                  \
+        with_sampling(s_, 64, code, word, __LINE__);                                                         \
+    } while (0)
+
+START_TEST(sampling_values) {
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -0.5f};
+    for (size_t i = 0; i < 4; i++) {
+        SAMPLING(temperature, odd[i], -EINVAL, "temperature");
+        SAMPLING(top_p, odd[i], -EINVAL, "top_p");
+        SAMPLING(min_p, odd[i], -EINVAL, "min_p");
+        SAMPLING(repetition_penalty, odd[i], -EINVAL, "repetition_penalty");
+        SAMPLING(presence_penalty, i == 3 ? -101.f : odd[i], -EINVAL, "presence_penalty");
+        SAMPLING(frequency_penalty, i == 3 ? 101.f : odd[i], -EINVAL, "frequency_penalty");
+    }
+    SAMPLING(temperature, 0.f, 0, "");
+    SAMPLING(temperature, 100.f, 0, "");
+    SAMPLING(temperature, 100.5f, -EINVAL, "temperature");
+    SAMPLING(top_p, 0.f, -EINVAL, "top_p");
+    SAMPLING(top_p, 1.f, 0, "");
+    SAMPLING(top_p, 1.0001f, -EINVAL, "top_p");
+    SAMPLING(min_p, 1.5f, -EINVAL, "min_p");
+    SAMPLING(repetition_penalty, 0.f, -EINVAL, "repetition_penalty");
+    SAMPLING(n_alts, 20, 0, "");
+    SAMPLING(n_alts, 21, -EMSGSIZE, "alternatives");
+    SAMPLING(has, 0x800 | GLMW_HAS_ALL, -EOPNOTSUPP, "does not know");
+    SAMPLING(flags, 4, -EOPNOTSUPP, "does not know");
+    SAMPLING(zero, 1, -EBADMSG, "reserved");
+    for (unsigned bit = 0; bit < 11; bit++) /* a field without its bit must be 0 */
+        SAMPLING(has, GLMW_HAS_ALL & ~(1u << bit), -EINVAL, "");
+    /* sizes: the struct may grow by zeros only */
+    SAMPLING(size, 60, -EBADMSG, "size word");
+    SAMPLING(size, 72, -EBADMSG, "size word");
+    struct glmw_sampling s = ipc_sampling();
+    with_sampling(s, 56, -EBADMSG, "short", __LINE__);
+    with_sampling(s, 72, -EBADMSG, "size", __LINE__);
+    s.size = 72;
+    with_sampling(s, 72, 0, "", __LINE__);
+    ck_assert_uint_eq(q.sampling.size, 72);
+    t.b[8 + 64] = 1;
+    REFUSED(-EOPNOTSUPP, GLMW_TLV_SAMPLING, "does not know");
+}
+END_TEST
+
+START_TEST(features_not_granted) {
+    struct glmw_sampling s = ipc_sampling();
+    const struct glmw_tlv_image img = {.source = 1, .format = 1},
+                                blk = {.source = 2, .format = 1, .bulk_id = 1};
+    const struct glmw_tlv_schema sch = {.kind = 1};
+    features = GLMW_FEAT_ALL & ~GLMW_FEAT_ALTS;
+    with_sampling(s, 64, -EOPNOTSUPP, "alternatives", __LINE__);
+    s.n_alts = 0;
+    with_sampling(s, 64, 0, "", __LINE__);
+    features = GLMW_FEAT_ALL & ~GLMW_FEAT_LOGPROBS;
+    with_sampling(s, 64, -EOPNOTSUPP, "logprobs", __LINE__);
+    features = GLMW_FEAT_ALL & ~GLMW_FEAT_IMAGES;
+    tlv_msg(&t, GLMW_ROLE_USER);
+    tlv_put2(&t, GLMW_TLV_PART_IMAGE, 0, &img, sizeof(img), "x", 1);
+    REFUSED(-EOPNOTSUPP, GLMW_TLV_PART_IMAGE, "pictures");
+    features = GLMW_FEAT_ALL & ~GLMW_FEAT_BULK;
+    tlv_msg(&t, GLMW_ROLE_USER);
+    tlv_put(&t, GLMW_TLV_PART_IMAGE, &blk, sizeof(blk));
+    REFUSED(-EOPNOTSUPP, GLMW_TLV_PART_IMAGE, "bulk");
+    features = GLMW_FEAT_ALL & ~GLMW_FEAT_SCHEMA;
+    tlv_put(&t, GLMW_TLV_SCHEMA, &sch, sizeof(sch));
+    REFUSED(-EOPNOTSUPP, GLMW_TLV_SCHEMA, "constrained");
+}
+END_TEST
+
+START_TEST(chat_options) {
+    const struct glmw_tlv_chat good = {.size = 16};
+    struct glmw_tlv_chat c;
+    for (uint8_t effort = 0; effort <= 5; effort++) {
+        c = good;
+        c.effort = effort;
+        c.word_len = effort == 4 ? 6 : 0;
+        tlv_put2(&t, GLMW_TLV_CHAT, 0, &c, 16, "medium", c.word_len);
+        user("x");
+        if (effort > 4) {
+            REFUSED(-EINVAL, GLMW_TLV_CHAT, "effort");
+            continue;
+        }
+        ck_assert_int_eq(decode(), 0);
+        ck_assert(q.chat.effort == effort && q.effort_word.len == c.word_len);
+        t.len = 0;
+    }
+    c = good;
+    c.effort = 4; /* without a word */
+    tlv_put(&t, GLMW_TLV_CHAT, &c, 16);
+    REFUSED(-EINVAL, GLMW_TLV_CHAT, "word");
+    c = good;
+    c.word_len = 3;
+    tlv_put2(&t, GLMW_TLV_CHAT, 0, &c, 16, "a b", 3);
+    REFUSED(-EINVAL, GLMW_TLV_CHAT, "plain word");
+    c.word_len = 2; /* lengths differ */
+    tlv_put2(&t, GLMW_TLV_CHAT, 0, &c, 16, "abc", 3);
+    REFUSED(-EBADMSG, GLMW_TLV_CHAT, "add up");
+    c.word_len = 33;
+    tlv_put2(&t, GLMW_TLV_CHAT, 0, &c, 16, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 33);
+    REFUSED(-EBADMSG, GLMW_TLV_CHAT, "add up");
+    for (int i = 0; i < 3; i++) {
+        c = good;
+        *(i == 0 ? &c.thinking : i == 1 ? &c.clear_thinking : &c.add_generation_prompt) = 3;
+        tlv_put(&t, GLMW_TLV_CHAT, &c, 16);
+        REFUSED(-EINVAL, GLMW_TLV_CHAT, "switch");
+    }
+    c = good;
+    c.zero = 1;
+    tlv_put(&t, GLMW_TLV_CHAT, &c, 16);
+    REFUSED(-EBADMSG, GLMW_TLV_CHAT, "reserved");
+    c = good;
+    c.size = 24; /* a later client: fields it leaves at zero are fine, and the word comes behind them */
+    c.word_len = 3;
+    tlv_put2(&t, GLMW_TLV_CHAT, 0, &c, 16, "\0\0\0\0\0\0\0\0Max", 11);
+    user("x");
+    ck_assert_int_eq(decode(), 0);
+    IS(q.effort_word, "Max");
+    t.len = 0;
+    tlv_put2(&t, GLMW_TLV_CHAT, 0, &c, 16, "\1\0\0\0\0\0\0\0Max", 11);
+    REFUSED(-EOPNOTSUPP, GLMW_TLV_CHAT, "does not know");
+}
+END_TEST
+
+START_TEST(choices_schemas_biases_labels) {
+    static const struct {
+        uint32_t mode, flags;
+        const char *name;
+        int code;
+    } ch[] = {{0, 0, "", 0},        {1, 1, "", 0},         {2, 0, "", 0},
+              {3, 0, "f", 0},       {4, 0, "", -EINVAL},   {0, 2, "", -EINVAL},
+              {3, 0, "", -EBADMSG}, {0, 0, "f", -EBADMSG}, {2, 0, "f", -EBADMSG}};
+    for (size_t i = 0; i < sizeof(ch) / sizeof(ch[0]); i++) {
+        struct glmw_tlv_choice c = {.mode = ch[i].mode, .flags = ch[i].flags};
+        t.len = 0;
+        tlv_text(&t, GLMW_TLV_TOOL_DEF, "{}");
+        tlv_put2(&t, GLMW_TLV_TOOL_CHOICE, 0, &c, 8, ch[i].name, strlen(ch[i].name));
+        user("x");
+        ck_assert_int_eq(decode(), ch[i].code);
+    }
+    struct glmw_tlv_choice required = {.mode = GLMW_CHOICE_REQUIRED};
+    t.len = 0;
+    tlv_put(&t, GLMW_TLV_TOOL_CHOICE, &required, 8);
+    user("x");
+    REFUSED(-EBADMSG, 0, "no tool is defined");
+    static const struct {
+        uint32_t kind, zero;
+        const char *text;
+    } sc[] = {{0, 0, ""}, {3, 0, "x"}, {1, 0, "x"}, {2, 0, ""}, {1, 1, ""}};
+    for (size_t i = 0; i < sizeof(sc) / sizeof(sc[0]); i++) {
+        struct glmw_tlv_schema c = {sc[i].kind, sc[i].zero};
+        tlv_put2(&t, GLMW_TLV_SCHEMA, 0, &c, 8, sc[i].text, strlen(sc[i].text));
+        REFUSED(-EBADMSG, GLMW_TLV_SCHEMA, "SCHEMA");
+    }
+    struct glmw_bias b[5] = {{1, 1000}, {1, -1000}, {1, NAN}, {1, 1001}, {1000, 0}};
+    tlv_put(&t, GLMW_TLV_LOGIT_BIAS, b, 16);
+    user("x");
+    ck_assert_int_eq(decode(), 0);
+    for (int i = 2; i < 5; i++) {
+        t.len = 0;
+        tlv_put(&t, GLMW_TLV_LOGIT_BIAS, b + i, 8);
+        REFUSED_AT(-EINVAL, GLMW_TLV_LOGIT_BIAS, 8, "bias");
+    }
+    tlv_put(&t, GLMW_TLV_LOGIT_BIAS, b, 0);
+    REFUSED(-EBADMSG, GLMW_TLV_LOGIT_BIAS, "empty");
+    tlv_put(&t, GLMW_TLV_LOGIT_BIAS, b, 12);
+    REFUSED(-EBADMSG, GLMW_TLV_LOGIT_BIAS, "whole number");
+    tlv_put(&t, GLMW_TLV_LABEL, "a\nb", 3);
+    REFUSED(-EINVAL, GLMW_TLV_LABEL, "control");
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("ipc_reqopt");
+    TCase *tc = tcase_create("decoder");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, leakcheck_teardown);
+    tcase_add_test(tc, sampling_values);
+    tcase_add_test(tc, features_not_granted);
+    tcase_add_test(tc, chat_options);
+    tcase_add_test(tc, choices_schemas_biases_labels);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? 1 : 0;
+}
