@@ -6,16 +6,16 @@
 /* s[h * ld] = q[h] . key for H heads: one chain a head and lane, lanes added in the fixed tree. */
 ALWAYS void dot_heads(const int H, const float *q, size_t ldq, const float *key, uint32_t n, float *s, size_t ld) {
     v16 acc[CPU_HEAD_BLOCK];
-#pragma GCC unroll 4
+V16_UNROLL
     for (int h = 0; h < H; h++)
         acc[h] = v_set(0.0f);
     for (uint32_t i = 0; i < n; i += 16) {
         v16 c = v_ld(key + i);
-#pragma GCC unroll 4
+V16_UNROLL
         for (int h = 0; h < H; h++)
             acc[h] = v_fma(v_ld(q + (size_t)h * ldq + i), c, acc[h]);
     }
-#pragma GCC unroll 4
+V16_UNROLL
     for (int h = 0; h < H; h++)
         s[(size_t)h * ld] = v_sum(acc[h]);
 }
@@ -25,16 +25,16 @@ ALWAYS void mix_heads(const int H, float *acc, size_t ld, const float *p, const 
                       uint32_t width) {
     for (uint32_t e = 0; e < width; e += 16) {
         v16 a[CPU_HEAD_BLOCK];
-#pragma GCC unroll 4
+V16_UNROLL
         for (int h = 0; h < H; h++)
             a[h] = v_ld(acc + (size_t)h * ld + e);
         for (uint32_t j = 0; j < n; j++) {
             v16 c = v_ld(keys[j] + e);
-#pragma GCC unroll 4
+V16_UNROLL
             for (int h = 0; h < H; h++)
                 a[h] = v_fma(v_set(p[h * CPU_KEY_TILE + (int)j]), c, a[h]);
         }
-#pragma GCC unroll 4
+V16_UNROLL
         for (int h = 0; h < H; h++)
             v_st(acc + (size_t)h * ld + e, a[h]);
     }

@@ -58,12 +58,12 @@ struct kda_row {
 /* p = S^T (a k) for the first row of a run: later rows get theirs from the pass before. */
 ALWAYS void kda_first(const int P, const float *s, size_t panel, uint32_t dim, const float *a, const float *k,
                       v16 *p) {
-#pragma GCC unroll 2
+V16_UNROLL
     for (int j = 0; j < P; j++)
         p[j] = v_set(0.0f);
     for (uint32_t i = 0; i < dim; i++) {
         v16 ak = v_set(a[i] * k[i]);
-#pragma GCC unroll 2
+V16_UNROLL
         for (int j = 0; j < P; j++)
             p[j] = v_fma(ak, v_ld(s + (size_t)j * panel + (size_t)i * 16), p[j]);
     }
@@ -74,7 +74,7 @@ ALWAYS void kda_pass(const int P, const int HAS_Q, const int HAS_NEXT, const int
                      float *dst, size_t panel, uint32_t dim, const struct kda_row *row, const float *next_ak,
                      size_t v0, v16 *p) {
     v16 d[2], o[2], pn[2];
-#pragma GCC unroll 2
+V16_UNROLL
     for (int j = 0; j < P; j++) {
         d[j] = v_mul(v_set(row->beta), v_sub(v_ld(row->v + v0 + 16 * (size_t)j), p[j]));
         o[j] = v_set(0.0f);
@@ -83,7 +83,7 @@ ALWAYS void kda_pass(const int P, const int HAS_Q, const int HAS_NEXT, const int
     for (uint32_t i = 0; i < dim; i++) {
         v16 a = v_set(row->a[i]), k = v_set(row->k[i]);
         v16 q = v_set(HAS_Q ? row->q[i] : 0.0f), ak = v_set(HAS_NEXT ? next_ak[i] : 0.0f);
-#pragma GCC unroll 2
+V16_UNROLL
         for (int j = 0; j < P; j++) {
             size_t at = (size_t)j * panel + (size_t)i * 16;
             v16 s = v_fma(k, d[j], v_mul(a, v_ld(src + at)));
@@ -95,7 +95,7 @@ ALWAYS void kda_pass(const int P, const int HAS_Q, const int HAS_NEXT, const int
                 pn[j] = v_fma(ak, s, pn[j]);
         }
     }
-#pragma GCC unroll 2
+V16_UNROLL
     for (int j = 0; j < P; j++) {
         if (HAS_Q)
             v_st(row->out + v0 + 16 * (size_t)j, o[j]);

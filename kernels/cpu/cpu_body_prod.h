@@ -10,26 +10,26 @@
 ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint32_t k, const float *const *x,
                  float *const *out, int first) {
     v16 acc[6][8];
-#pragma GCC unroll 8
+V16_UNROLL
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
+V16_UNROLL
         for (int p = 0; p < P; p++)
             acc[r][p] = v_set(0.0f);
     for (uint32_t i = 0; i < k; i++) {
         /* The narrower side stays in registers: several panels only come with few rows. */
         v16 xv = v_set(x[0][i]);
-#pragma GCC unroll 8
+V16_UNROLL
         for (int p = 0; p < P; p++) {
             v16 wv = v_ldw(w + (size_t)p * panel + (size_t)i * 8);
             acc[0][p] = v_fma(xv, wv, acc[0][p]);
-#pragma GCC unroll 8
+V16_UNROLL
             for (int r = 1; r < R; r++)
                 acc[r][p] = v_fma(v_set(x[r][i]), wv, acc[r][p]);
         }
     }
-#pragma GCC unroll 8
+V16_UNROLL
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
+V16_UNROLL
         for (int p = 0; p < P; p++)
             v_st(out[r] + 16 * p, first ? acc[r][p] : v_add(v_ld(out[r] + 16 * p), acc[r][p]));
 }
@@ -96,16 +96,16 @@ static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, c
 ALWAYS void dot_rows(const int R, const uint32_t *w, uint32_t k, const float *x, float *out) {
     v16 acc[4];
     size_t row = k / 2;
-#pragma GCC unroll 4
+V16_UNROLL
     for (int r = 0; r < R; r++)
         acc[r] = v_set(0.0f);
     for (uint32_t i = 0; i < k; i += 16) {
         v16 xv = v_ld(x + i);
-#pragma GCC unroll 4
+V16_UNROLL
         for (int r = 0; r < R; r++)
             acc[r] = v_fma(v_ldw(w + (size_t)r * row + i / 2), xv, acc[r]);
     }
-#pragma GCC unroll 4
+V16_UNROLL
     for (int r = 0; r < R; r++)
         out[r] = v_sum(acc[r]);
 }

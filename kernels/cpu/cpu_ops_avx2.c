@@ -10,6 +10,7 @@ typedef struct {
 
 #define V16_NAME      "avx2"
 #define V16_OPS       cpu_ops_avx2
+#define V16_UNROLL    _Pragma("GCC unroll 8") /* accumulators must be registers */
 #define V16_TILE_1    4 /* panels at once for 1, 2, 3 … rows: at least 8 chains, at most 12 accumulators */
 #define V16_TILE_2    2
 #define V16_TILE_3    1

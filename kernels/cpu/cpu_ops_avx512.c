@@ -8,6 +8,7 @@ typedef __m512 v16;
 
 #define V16_NAME      "avx512"
 #define V16_OPS       cpu_ops_avx512
+#define V16_UNROLL    _Pragma("GCC unroll 8") /* accumulators must be registers */
 #define V16_TILE_1    8
 #define V16_TILE_2    4
 #define V16_TILE_3    4

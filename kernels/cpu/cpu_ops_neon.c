@@ -10,6 +10,7 @@ typedef struct {
 
 #define V16_NAME      "neon"
 #define V16_OPS       cpu_ops_neon
+#define V16_UNROLL    _Pragma("GCC unroll 8") /* accumulators must be registers */
 #define V16_TILE_1    4
 #define V16_TILE_2    2
 #define V16_TILE_3    1
