@@ -14,7 +14,8 @@ enum { MAX_EDGES_PER_SEC = 1000, MAX_FAULTS = 10 };
 void conn_log(struct conn *c, enum log_level level, enum log_event ev, const char *text) {
     struct log_fields f = {.event = ev, .conn = c->id, .uid = c->user->uid};
 
-    log_full(level, &f, &c->user->rate, "%s (process %u)", text, c->pid);
+    log_full(level, &f, level == LOG_LEVEL_DEBUG ? &c->user->debug_rate : &c->user->rate, "%s (process %u)", text,
+             c->pid);
 }
 
 int conn_send(struct conn *c, struct hello_msg *msg, const int *fds, unsigned n_fds) {

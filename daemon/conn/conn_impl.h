@@ -17,7 +17,7 @@ struct user { /* one per uid with a connection, or with a bad record */
     uint64_t region_bytes;
     uint64_t faults_since_ns, refused_until_ns;
     uint32_t faults;
-    struct log_rate rate;
+    struct log_rate rate, debug_rate; /* comings and goings must not hide faults */
 };
 
 struct request {

@@ -57,6 +57,7 @@ static int take_lock(struct server *s, struct xerr *err) {
         return xerr_set(err, r, "lock file %s cannot be locked: %s", s->lock_path, strerror(-r));
     }
     n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
+    errno = 0; /* a write that stops half-way sets none */
     if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n) {
         r = errno ? -errno : -ENOSPC;
         close(fd);

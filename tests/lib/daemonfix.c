@@ -39,6 +39,7 @@ const char *daemonfix_models(void) {
 void daemonfix_init(struct daemonfix *f) {
     memset(f, 0, sizeof *f);
     f->file_limit = -1;
+    f->listen_fd = -1;
     snprintf(f->dir, sizeof f->dir, "/tmp/glmd-test-XXXXXX");
     ck_assert_msg(mkdtemp(f->dir) != NULL, "no temporary directory: %s", strerror(errno));
     snprintf(f->socket, sizeof f->socket, "%s/glmd.sock", f->dir);
@@ -81,6 +82,17 @@ static void run_child(const struct daemonfix *f) {
     }
     if (f->uid && (setgid(f->uid) < 0 || setuid(f->uid) < 0))
         _exit(96);
+    if (f->notify[0])
+        setenv("NOTIFY_SOCKET", f->notify, 1);
+    if (f->listen_fd >= 0) {
+        char pid[32];
+
+        snprintf(pid, sizeof pid, "%d", (int)getpid());
+        setenv("LISTEN_PID", pid, 1);
+        setenv("LISTEN_FDS", "1", 1);
+        if (dup2(f->listen_fd, 3) < 0)
+            _exit(95);
+    }
     execv(bin, argv);
     _exit(98);
 }

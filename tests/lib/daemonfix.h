@@ -26,6 +26,8 @@ struct daemonfix {
     pid_t pid;
     uid_t uid;         /* run as; 0 = as we are */
     long file_limit;   /* RLIMIT_FSIZE, -1 = none */
+    int listen_fd;     /* passed as a service manager does, -1 = none */
+    char notify[96];   /* NOTIFY_SOCKET, empty = none */
 };
 
 void daemonfix_init(struct daemonfix *f);

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemonfix.h"
@@ -241,16 +242,165 @@ START_TEST(missing_directory_is_named) {
 }
 END_TEST
 
-/* A file size limit of one byte: nothing can be written or preallocated, as on a full disk. */
+/* No file can grow, as on a full disk: neither the lock beside the socket nor the log, so that the daemon says
+ * it into a pipe. */
 START_TEST(full_disk_is_reported) {
+    struct daemonfix f;
+    char text[2000];
+    ssize_t n;
+    int fd;
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, endless);
+    ck_assert_int_eq(mkfifo(f.log, 0600), 0);
+    fd = open(f.log, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    f.file_limit = 1;
+    daemonfix_spawn(&f, NULL);
+    while (waitpid(f.pid, NULL, 0) < 0)
+        ;
+    f.pid = 0;
+    n = read(fd, text, sizeof text - 1);
+    ck_assert_int_gt(n, 0);
+    text[n] = 0;
+    ck_assert_msg(strstr(text, "glmd.sock.lock cannot be written: No space left on device; is the disk full?") != NULL, "%s",
+                  text);
+    ck_assert_int_eq(access(f.socket, F_OK), -1);
+    close(fd);
+    daemonfix_done(&f);
+}
+END_TEST
+
+static void wait_for_socket(const struct daemonfix *f) {
+    for (int i = 0; i < 5000 && access(f->socket, F_OK) != 0; i++)
+        usleep(1000);
+    ck_assert_int_eq(access(f->socket, F_OK), 0);
+}
+
+/* Clients may come before the model is there: their requests wait and are answered. */
+START_TEST(requests_wait_for_the_model) {
+    struct glmd_info info = {.size = sizeof info};
+    struct daemonfix f;
+    glmd_conn *c;
+    glmd_req *r;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
+    daemonfix_spawn(&f, "[Model]\nContextTokens=1024\n");
+    wait_for_socket(&f);
+    c = daemonfix_connect(&f, NULL);
+    ck_assert_int_eq(glmd_get_info(c, &info), 0);
+    ck_assert_uint_eq(info.state, GLMD_STATE_LOADING);
+    r = request_text(c, "Count from 1 to 3.");
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, 5), 0);
+    answer_submit(c, &a[0], r);
+    r = request_text(c, "x");
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_DEADLINE_MS, 1), 0);
+    answer_submit(c, &a[1], r);
+    answer_submit(c, &a[2], request_text(c, "x"));
+    ck_assert_int_eq(glmd_cancel(c, a[2].tag), 0);
+    answers_wait(c, a, 3, 60000);
+    ck_assert_int_eq(a[0].status, 0);
+    ck_assert_uint_eq(a[0].n_tokens, 5);
+    ck_assert_int_eq(a[1].status, -ETIMEDOUT);
+    ck_assert_int_eq(a[2].status, -ECANCELED);
+    ck_assert_int_eq(glmd_get_info(c, &info), 0);
+    ck_assert_uint_eq(info.state, GLMD_STATE_READY);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(stop_while_loading) {
+    struct daemonfix f;
+    glmd_conn *c;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
+    daemonfix_spawn(&f, "[Model]\nContextTokens=1024\n");
+    wait_for_socket(&f);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], request_text(c, "x"));
+    kill(f.pid, SIGTERM);
+    answers_wait(c, a, 1, 20000);
+    ck_assert_int_eq(a[0].status, -ESHUTDOWN);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 0);
+    ck_assert_int_ne(access(f.socket, F_OK), 0);
+    glmd_close(c);
+    daemonfix_done(&f);
+}
+END_TEST
+
+static void expect_notify(int fd, const char *text) {
+    char got[1000];
+
+    for (int i = 0; i < 10000; i++) {
+        ssize_t n = recv(fd, got, sizeof got - 1, MSG_DONTWAIT);
+
+        if (n < 0) {
+            usleep(1000);
+            continue;
+        }
+        got[n] = 0;
+        if (strstr(got, text))
+            return;
+    }
+    ck_abort_msg("the service manager was never told %s", text);
+}
+
+/* As under a service manager: the socket is passed, readiness and the end are told. */
+START_TEST(service_manager) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX}, na = {.sun_family = AF_UNIX};
+    struct daemonfix f;
+    glmd_conn *c;
+    int notify;
+
+    daemonfix_init(&f);
+    backend(&f, _i);
+    daemonfix_script(&f, endless);
+    f.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s/act.sock", f.dir);
+    ck_assert_int_eq(bind(f.listen_fd, (struct sockaddr *)&sa, sizeof sa), 0);
+    ck_assert_int_eq(listen(f.listen_fd, 8), 0);
+    notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    snprintf(f.notify, sizeof f.notify, "%s/notify", f.dir);
+    snprintf(na.sun_path, sizeof na.sun_path, "%s", f.notify);
+    ck_assert_int_eq(bind(notify, (struct sockaddr *)&na, sizeof na), 0);
+    daemonfix_start(&f, NULL);
+    expect_notify(notify, "READY=1");
+    ck_assert_int_ne(access(f.socket, F_OK), 0); /* its own path is not used */
+    snprintf(f.socket, sizeof f.socket, "%s", sa.sun_path);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[0], limited(c, 4));
+    answers_wait(c, a, 1, 5000);
+    ck_assert_int_eq(a[0].status, 0);
+    glmd_close(c);
+    kill(f.pid, SIGHUP);
+    expect_notify(notify, "RELOADING=1");
+    expect_notify(notify, "READY=1");
+    kill(f.pid, SIGTERM);
+    expect_notify(notify, "STOPPING=1");
+    ck_assert_int_eq(daemonfix_wait(&f, 10000), 0);
+    ck_assert_int_eq(access(sa.sun_path, F_OK), 0); /* the socket is the manager's */
+    close(f.listen_fd);
+    close(notify);
+    daemonfix_done(&f);
+}
+END_TEST
+
+START_TEST(wrong_socket_from_the_manager) {
     struct daemonfix f;
 
     daemonfix_init(&f);
     daemonfix_script(&f, endless);
-    f.file_limit = 1;
-    daemonfix_spawn(&f, "[Service]\nLogLevel=error\n");
+    f.listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    daemonfix_spawn(&f, NULL);
     ck_assert_int_eq(daemonfix_wait(&f, 10000), 1);
-    ck_assert_int_eq(access(f.socket, F_OK), -1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "ListenSequentialPacket="));
+    close(f.listen_fd);
     daemonfix_done(&f);
 }
 END_TEST
@@ -406,6 +556,10 @@ int main(void) {
     tcase_add_test(tc, no_permission_for_the_socket);
     tcase_add_test(tc, missing_directory_is_named);
     tcase_add_test(tc, full_disk_is_reported);
+    tcase_add_loop_test(tc, requests_wait_for_the_model, 0, 2);
+    tcase_add_loop_test(tc, stop_while_loading, 0, 2);
+    tcase_add_loop_test(tc, service_manager, 0, 2);
+    tcase_add_test(tc, wrong_socket_from_the_manager);
     tcase_add_test(tc, model_errors_are_named);
     tcase_add_test(tc, config_errors_are_named);
     tcase_add_loop_test(tc, reload_takes_what_it_can, 0, 2);

@@ -4,13 +4,18 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -374,6 +379,28 @@ START_TEST(auto_takes_one_and_says_why) {
 }
 END_TEST
 
+/* The kernel's answer of a container profile that forbids io_uring. */
+START_TEST(auto_falls_back) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog prog = {.len = 4, .filter = code};
+    struct loop *l;
+    int why = 0;
+
+    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog), 0);
+    ck_assert_int_eq(loop_new(LOOP_URING, &l, &why), -EPERM);
+    ck_assert_int_eq(loop_new(LOOP_AUTO, &l, &why), 0);
+    ck_assert_int_eq(why, -EPERM);
+    ck_assert_str_eq(loop_name(l), "epoll");
+    loop_free(l);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("loop_backends");
     TCase *tc = tcase_create("loop");
@@ -392,6 +419,7 @@ int main(void) {
     tcase_add_loop_test(tc, kicks_from_another_thread, 0, 2);
     tcase_add_loop_test(tc, signals_arrive, 0, 2);
     tcase_add_test(tc, auto_takes_one_and_says_why);
+    tcase_add_test(tc, auto_falls_back);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

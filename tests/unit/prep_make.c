@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: MIT */
+/* prep: messages become the ids the renderer gives for them, settings get the model's defaults, refusals say
+ * what is wrong, and requests wait, are taken back and are cancelled. */
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "chat.h"
+#include "clock.h"
+#include "daemonfix.h"
+#include "ipctest.h"
+#include "leakcheck.h"
+#include "outtools.h"
+#include "prep.h"
+#include "tokenizer.h"
+
+static struct tok *tok;
+static struct chat *chat;
+static struct prep_model model;
+static struct prep_scratch *scratch;
+static struct xerr err;
+
+static void setup(void) {
+    char dir[300];
+
+    snprintf(dir, sizeof dir, "%s/nano", daemonfix_models());
+    ck_assert_msg(tok_open(dir, &tok, &err) == 0, "%s", err.msg);
+    ck_assert_msg(chat_open(dir, tok, &chat, &err) == 0, "%s", err.msg);
+    model = (struct prep_model){
+        .tok = tok,
+        .chat = chat,
+        .vocab_tokens = tok_size(tok),
+        .context_tokens = 500,
+        .think_open = (uint32_t)tok_id(tok, "<think>"),
+        .think_close = (uint32_t)tok_id(tok, "</think>"),
+        .max_prompt_bytes = 100000,
+        .defaults = {.temperature = 0.75f, .top_p = 0.5f, .repetition = 1.0f},
+    };
+    ck_assert_int_eq(prep_scratch_new(&model, &scratch), 0);
+    err = (struct xerr){0};
+}
+
+static void teardown(void) {
+    scratch = prep_scratch_free(scratch);
+    chat = chat_free(chat);
+    tok = tok_free(tok);
+}
+
+static struct prep_req *decoded(const struct tlvbuf *t) {
+    struct prep_req *r = calloc(1, sizeof *r);
+    struct glmw_limits limits = ipc_limits();
+    struct reqdec_err why = {0};
+    size_t mem;
+    int e;
+
+    limits.vocab_tokens = UINT32_MAX;
+    mem = reqdec_mem_bytes(&limits, t->len);
+    r->op = PREP_SUBMIT;
+    r->stream = (struct stream_id){3, 4};
+    r->payload = malloc(t->len + 8);
+    r->dec_mem = malloc(mem);
+    memcpy(r->payload, t->b, t->len);
+    e = reqdec_decode(r->payload, t->len, &limits, GLMW_FEAT_ALL, r->dec_mem, mem, &r->dec, &why);
+    ck_assert_msg(e == 0, "decode: %s", why.reason);
+    return r;
+}
+
+static void message(struct tlvbuf *t, uint32_t role, const char *text) {
+    tlv_msg(t, role);
+    tlv_text(t, GLMW_TLV_PART_TEXT, text);
+    tlv_end(t);
+}
+
+static void options(struct tlvbuf *t, uint8_t effort, uint8_t thinking) {
+    struct glmw_tlv_chat c = {.size = sizeof c, .effort = effort, .thinking = thinking};
+
+    tlv_put(t, GLMW_TLV_CHAT, &c, sizeof c);
+}
+
+/* The ids, written out with every token's bytes. */
+static const char *written(const struct prep_req *r) {
+    static char text[20000];
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < r->n_ids; i++) {
+        const uint8_t *b;
+        size_t len;
+
+        ck_assert_int_ge(tok_bytes(tok, r->ids[i], &b, &len), 0);
+        ck_assert_uint_lt(n + len, sizeof text);
+        memcpy(text + n, b, len);
+        n += len;
+    }
+    text[n] = 0;
+    return text;
+}
+
+START_TEST(messages_become_the_prompt) {
+    static struct tlvbuf t;
+    struct prep_req *r;
+
+    t.len = 0;
+    message(&t, GLMW_ROLE_SYSTEM, "Be short.");
+    message(&t, GLMW_ROLE_USER, "Capital of Peru?");
+    tlv_msg(&t, GLMW_ROLE_ASSISTANT);
+    tlv_text(&t, GLMW_TLV_PART_REASONING, "Easy.");
+    tlv_text(&t, GLMW_TLV_PART_TEXT, "Let me ");
+    tlv_text(&t, GLMW_TLV_PART_TEXT, "look.");
+    tlv_call(&t, "a", "wx", "{\"city\": \"Lima\", \"days\": 2}");
+    tlv_call(&t, "b", "wx", "{}");
+    tlv_end(&t);
+    tlv_msg(&t, GLMW_ROLE_TOOL);
+    tlv_result(&t, "b", "second");
+    tlv_text(&t, GLMW_TLV_PART_TEXT, " part");
+    tlv_result(&t, "a", "first");
+    tlv_end(&t);
+    options(&t, GLMW_EFFORT_LOW, GLMW_UNSET);
+    r = decoded(&t);
+    ck_assert_msg(prep_make(&model, scratch, r, &err) == 0, "%s", err.msg);
+    ck_assert_str_eq(written(r),
+                     "[gMASK]<sop><|system|>Reasoning Effort: Low<|system|>Be short.<|user|>Capital of Peru?"
+                     "<|assistant|><think>Easy.</think>Let me look.<tool_call>wx<arg_key>city</arg_key><arg_value>Lima"
+                     "</arg_value><arg_key>days</arg_key><arg_value>2</arg_value></tool_call><tool_call>wx</tool_call>"
+                     "<|observation|><tool_response>first</tool_response><tool_response>second part</tool_response>"
+                     "<|assistant|><think>");
+    ck_assert(r->thinking_open);
+    ck_assert(r->sched.in_reasoning);
+    ck_assert_uint_eq(r->sched.n_ids, r->n_ids);
+    ck_assert_ptr_eq(r->sched.owner, r);
+    ck_assert_uint_eq(r->sched.stream.gen, 4);
+    prep_req_free(r);
+}
+END_TEST
+
+START_TEST(markers_typed_by_users_are_text) {
+    static struct tlvbuf t;
+    uint32_t user = (uint32_t)tok_id(tok, "<|user|>"), n = 0;
+    struct prep_req *r;
+
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "what is <|user|> and <think>?");
+    options(&t, GLMW_EFFORT_DEFAULT, GLMW_OFF);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    for (uint32_t i = 0; i < r->n_ids; i++)
+        n += r->ids[i] == user;
+    ck_assert_uint_eq(n, 1);
+    ck_assert(!r->thinking_open);
+    prep_req_free(r);
+}
+END_TEST
+
+START_TEST(settings_and_defaults) {
+    static struct tlvbuf t;
+    struct glmw_sampling s = {.size = sizeof s, .has = GLMW_HAS_TEMPERATURE | GLMW_HAS_SEED | GLMW_HAS_N_ALTS |
+                              GLMW_HAS_MIN_TOKENS, .flags = GLMW_SAMP_IGNORE_EOS, .temperature = 0.0f, .seed = 77,
+                              .n_alts = 3, .min_tokens = 2};
+    struct glmw_bias bias = {.token = 300, .bias = -5.0f};
+    struct prep_req *r, *q;
+
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "x");
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_float_eq(r->sched.sampling.temperature, 0.75f);
+    ck_assert_float_eq(r->sched.sampling.top_p, 0.5f);
+    ck_assert(!r->sched.sampling.logprobs);
+    q = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, q, &err), 0);
+    ck_assert_uint_ne(r->sched.sampling.seed, q->sched.sampling.seed); /* none asked for: drawn */
+    prep_req_free(r);
+    prep_req_free(q);
+    tlv_put(&t, GLMW_TLV_SAMPLING, &s, sizeof s);
+    tlv_put(&t, GLMW_TLV_LOGIT_BIAS, &bias, sizeof bias);
+    tlv_text(&t, GLMW_TLV_STOP, "END");
+    tlv_text(&t, GLMW_TLV_STOP, "\n\n");
+    r = decoded(&t);
+    ck_assert_msg(prep_make(&model, scratch, r, &err) == 0, "%s", err.msg);
+    ck_assert_float_eq(r->sched.sampling.temperature, 0.0f);
+    ck_assert_float_eq(r->sched.sampling.top_p, 0.5f);
+    ck_assert_uint_eq(r->sched.sampling.seed, 77);
+    ck_assert_uint_eq(r->sched.sampling.n_alts, 3);
+    ck_assert(r->sched.sampling.logprobs);
+    ck_assert(r->sched.ignore_eos);
+    ck_assert_uint_eq(r->sched.min_tokens, 2);
+    ck_assert_uint_eq(r->sched.sampling.n_bias, 1);
+    ck_assert_uint_eq(r->sched.sampling.bias[0].token, 300);
+    ck_assert_uint_eq(r->sched.n_stops, 2);
+    ck_assert_int_eq(memcmp(r->sched.stops[0].s, "END", 3), 0);
+    ck_assert_ptr_nonnull(r->stop);
+    prep_req_free(r);
+}
+END_TEST
+
+START_TEST(tools_and_choice) {
+    static const char tool[] = "{\"type\": \"function\", \"function\": {\"name\": \"wx\", \"parameters\": {}}}";
+    static struct tlvbuf t;
+    struct glmw_tlv_choice none = {.mode = GLMW_CHOICE_NONE}, must = {.mode = GLMW_CHOICE_REQUIRED};
+    struct prep_req *r;
+    size_t len;
+
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "x");
+    tlv_text(&t, GLMW_TLV_TOOL_DEF, tool);
+    len = t.len;
+    r = decoded(&t);
+    ck_assert_msg(prep_make(&model, scratch, r, &err) == 0, "%s", err.msg);
+    ck_assert_ptr_nonnull(strstr(written(r), "{\"name\": \"wx\", \"parameters\": {}}"));
+    ck_assert_int_eq(outtools_find(r->tools, tstr_of("wx")), 0);
+    prep_req_free(r);
+    tlv_put(&t, GLMW_TLV_TOOL_CHOICE, &none, sizeof none);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_ptr_null(strstr(written(r), "wx"));
+    ck_assert_ptr_null(r->tools);
+    prep_req_free(r);
+    t.len = len;
+    tlv_put(&t, GLMW_TLV_TOOL_CHOICE, &must, sizeof must);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), -EOPNOTSUPP);
+    ck_assert_ptr_nonnull(strstr(err.msg, "tool_choice"));
+    prep_req_free(r);
+}
+END_TEST
+
+START_TEST(token_prompts) {
+    static struct tlvbuf t;
+    uint32_t ids[3] = {300, model.think_open, 301};
+    struct prep_req *r;
+
+    t.len = 0;
+    tlv_put(&t, GLMW_TLV_TOKENS, ids, sizeof ids);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert(r->thinking_open);
+    prep_req_free(r);
+    ids[2] = model.think_close;
+    t.len = 0;
+    tlv_put(&t, GLMW_TLV_TOKENS, ids, sizeof ids);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert(!r->thinking_open);
+    prep_req_free(r);
+    ids[2] = model.vocab_tokens;
+    t.len = 0;
+    tlv_put(&t, GLMW_TLV_TOKENS, ids, sizeof ids);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "prompt token 2 is"));
+    prep_req_free(r);
+}
+END_TEST
+
+START_TEST(refusals_say_why) {
+    static struct tlvbuf t;
+    static char long_text[12000];
+    struct prep_model bare = model;
+    struct prep_req *r;
+
+    t.len = 0;
+    memset(long_text, 'a', sizeof long_text - 1);
+    for (size_t i = 0; i < sizeof long_text - 1; i += 2)
+        long_text[i] = ' ';
+    message(&t, GLMW_ROLE_USER, long_text);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), -EOVERFLOW);
+    ck_assert_ptr_nonnull(strstr(err.msg, "the context of this daemon takes 500"));
+    prep_req_free(r);
+    model.max_prompt_bytes = 5000;
+    r = decoded(&t);
+    ck_assert_int_lt(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_ptr_nonnull(strstr(err.msg, "5000 bytes"));
+    prep_req_free(r);
+    bare.tok = NULL;
+    bare.chat = NULL;
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&bare, scratch, r, &err), -EOPNOTSUPP);
+    ck_assert_ptr_nonnull(strstr(err.msg, "no tokenizer"));
+    prep_req_free(r);
+}
+END_TEST
+
+/* ---- the queue ------------------------------------------------------------------------------------------- */
+
+static _Atomic int submitted, done_n, bound;
+static enum prep_outcome last_outcome;
+static int submit_result;
+
+static int on_submit(void *ctx, struct sched_req *req) {
+    (void)ctx;
+    (void)req;
+    submitted++;
+    return submit_result;
+}
+
+static void on_bind(void *ctx, const struct prep_req *r) {
+    (void)ctx;
+    (void)r;
+    bound++;
+}
+
+static void on_done(void *ctx, struct prep_req *r, enum prep_outcome outcome) {
+    (void)ctx;
+    (void)r;
+    last_outcome = outcome;
+    done_n++;
+}
+
+static void wait_for(_Atomic int *n, int want) {
+    for (int i = 0; i < 5000 && *n < want; i++)
+        usleep(1000);
+    ck_assert_int_eq(*n, want);
+}
+
+START_TEST(queue_waits_for_the_model) {
+    struct prep_options o = {.workers = 2, .hooks = {.submit = on_submit, .bind = on_bind, .done = on_done}};
+    static struct tlvbuf t;
+    struct prep_req *r[6];
+    struct prep *p;
+
+    submitted = done_n = bound = submit_result = 0;
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "x");
+    for (int i = 0; i < 6; i++)
+        r[i] = decoded(&t);
+    ck_assert_int_eq(prep_new(&o, &p), 0);
+    for (int i = 0; i < 4; i++)
+        prep_push(p, r[i]);
+    usleep(20000);
+    ck_assert_int_eq(submitted, 0);
+    ck_assert(prep_take_back(p, r[1]));
+    ck_assert(!prep_take_back(p, r[1]));
+    ck_assert(prep_take_back(p, r[3])); /* the last: the next push must still find the end of the queue */
+    prep_push(p, r[3]);
+    r[2]->cancelled = true;
+    prep_set_model(p, &model);
+    wait_for(&submitted, 2); /* 0 and 3 */
+    wait_for(&done_n, 1);    /* 2 */
+    ck_assert_int_eq(last_outcome, PREP_CANCELLED);
+    ck_assert_int_eq(bound, 2);
+    submit_result = -ESHUTDOWN;
+    prep_push(p, r[4]);
+    wait_for(&done_n, 2);
+    ck_assert_int_eq(last_outcome, PREP_FAILED);
+    ck_assert_ptr_nonnull(strstr(r[4]->error.msg, "shutting down"));
+    r[5]->deadline_ns = clock_now_ns() - 1;
+    prep_push(p, r[5]);
+    wait_for(&done_n, 3);
+    ck_assert_int_eq(r[5]->error.code, -ETIMEDOUT);
+    ck_assert_int_eq(submitted, 3);
+    prep_free(p);
+    for (int i = 0; i < 6; i++)
+        prep_req_free(r[i]);
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("prep_make");
+    TCase *tc = tcase_create("prep");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, messages_become_the_prompt);
+    tcase_add_test(tc, markers_typed_by_users_are_text);
+    tcase_add_test(tc, settings_and_defaults);
+    tcase_add_test(tc, tools_and_choice);
+    tcase_add_test(tc, token_prompts);
+    tcase_add_test(tc, refusals_say_why);
+    tcase_add_test(tc, queue_waits_for_the_model);
+    suite_add_tcase(s, tc);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
