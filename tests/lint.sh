@@ -23,7 +23,7 @@ while read -r f; do
     esac
 done < <(files '*.c' '*.h')
 
-words='TO''DO|FIX''ME|XX''X\b'
+words='TO''DO|FIX''ME|\bXX''X\b'
 mapfile -t sources < <(files '*.c' '*.h' '*.sh' '*.mk' Makefile)
 if grep -nE "$words" "${sources[@]}" /dev/null; then
     say "unfinished work is not committed"
