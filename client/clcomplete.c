@@ -68,7 +68,7 @@ static void collect(glmd_conn *c, uint64_t tag, struct answer *a) {
 
 int glmd_complete(glmd_conn *c, glmd_req *r, char **ret_text, size_t *ret_len, struct glmd_usage *ret_usage) {
     struct answer a = {.usage = {.size = sizeof a.usage}};
-    uint64_t tag;
+    uint64_t tag = 0;
     int e = cl_check(c);
     if (e == 0 && c->tags.n_live)
         e = -EBUSY;

@@ -10,7 +10,7 @@
 
 #include "ctl.h"
 
-#define CHAT_BYTES ((size_t)8 << 20) /* arena asked for: a long conversation */
+#define CHAT_BYTES (((size_t)4 << 20) - 65536) /* a long conversation, in an arena of 4 MiB */
 
 struct turn {
     char *user;
