@@ -27,6 +27,10 @@ const char *glmd_strerror(int r) {
         return "the connection was made before fork() and belongs to the parent";
     case -EDQUOT:
         return "the quota of this user is used up";
+    case -EILSEQ:
+        return "text that is not UTF-8";
+    case -EINVAL:
+        return "a value that is not allowed";
     case -EMSGSIZE:
         return "too large";
     case -ENOBUFS:
