@@ -127,7 +127,8 @@ void conn_drain(struct conn *c) {
     if (done > 0)
         c->edges = 0;
     /* entries that were not handled stay in the ring: they have only been copied */
-    c->sq.head -= (uint32_t)(n - done);
+    if (!FAULT(conn_blocked_entry_lost))
+        c->sq.head -= (uint32_t)(n - done);
     glmw_give_back(&c->sq, NULL);
     if (r == -ENOBUFS) {
         /* credit_wanted is set: the client answers with a NOP behind what waits here, so the bell is asked

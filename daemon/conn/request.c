@@ -166,8 +166,7 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
     int ret;
 
     /* requests that ended free their tags here, so that a client may reuse one as soon as it saw the END */
-    if (!FAULT(conn_tag_freed_late))
-        emit_take_retired(c->server->opt.emit, request_retired, c->server);
+    emit_take_retired(c->server->opt.emit, request_retired, c->server);
     if (request_find(c, e->tag)) {
         conn_fault(c, -EPROTO, "a submission entry with a tag that is live");
         return -EPIPE;
