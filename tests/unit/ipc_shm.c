@@ -182,21 +182,44 @@ START_TEST(daemon_goes_on_writing_and_can_be_waited_for) {
 }
 END_TEST
 
-/* The daemon's map of U is read-only, and neither side's maps reach a forked child. */
-START_TEST(maps_are_private_to_the_process) {
+/* Exit code or signal of a child that runs f: a sanitizer turns the signal into an exit code of its own. */
+static bool child_survives(void (*f)(void)) {
     pid_t pid = fork();
+    int status;
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct rlimit none = {0, 0};
         setrlimit(RLIMIT_CORE, &none);
         signal(SIGSEGV, SIG_DFL);
-        _exit((int)((volatile const struct glmw_u *)pair.u)->magic);
+        f();
+        _exit(71);
     }
-    int status;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    /* a sanitizer turns the signal into an exit code of its own */
-    bool read_it = WIFEXITED(status) && WEXITSTATUS(status) == (GLMW_MAGIC_U & 0xff);
-    ck_assert(!read_it && (!WIFSIGNALED(status) || WTERMSIG(status) == SIGSEGV));
+    return WIFEXITED(status) && WEXITSTATUS(status) == 71;
+}
+
+static const uint32_t *volatile up_word;
+
+static void touch_up(void) {
+    (void)*(volatile const uint32_t *)up_word;
+}
+static void write_up(void) {
+    *(volatile uint32_t *)(uintptr_t)up_word = 1;
+}
+static void map_and_write_up(void) {
+    up_word = mmap(NULL, geom.u_bytes, PROT_READ, MAP_SHARED, pair.u_fd, 0);
+    write_up();
+}
+
+START_TEST(daemon_maps_up_read_only) {
+    up_word = &pair.u->sq_tail;
+    touch_up(); /* here it is mapped */
+    ck_assert(!child_survives(write_up));
+    ck_assert(!child_survives(map_and_write_up));
+    /* No map reaches a forked child. An emulator accepts the advice and does nothing about it, so there is
+     * nothing to see under one. */
+    if (!getenv("GLMD_TEST_RUN"))
+        ck_assert(!child_survives(touch_up));
 }
 END_TEST
 
@@ -403,7 +426,7 @@ int main(void) {
     tcase_add_test(tc, down_cannot_be_mapped_writable);
     tcase_add_test(tc, sizes_and_pages_are_fixed);
     tcase_add_test(tc, daemon_goes_on_writing_and_can_be_waited_for);
-    tcase_add_test(tc, maps_are_private_to_the_process);
+    tcase_add_test(tc, daemon_maps_up_read_only);
     tcase_add_test(tc, payloads_are_read_within_bounds);
     tcase_add_test(tc, view_refuses_what_does_not_fit);
     tcase_add_test(tc, failures_leave_nothing);
