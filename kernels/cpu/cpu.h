@@ -25,13 +25,13 @@ struct cpu_dims {
     uint32_t q_rank, kv_rank, nope, v;
     uint32_t q_all, qa_all, v_all; /* heads x nope, heads x kv_rank, heads x v */
     uint32_t idx_dim, idx_all;
-    uint32_t mla_z;            /* q_a | kv_a | key | gate | head weights */
+    uint32_t mla_z; /* q_a | kv_a | key | gate | head weights */
     uint32_t z_kv, z_key, z_gate, z_w;
-    uint32_t cq_n;             /* q | index q */
+    uint32_t cq_n; /* q | index q */
     uint32_t dense, expert, shared;
     uint32_t vocab;
-    uint32_t max_pools;        /* of one sequence */
-    uint32_t sel;              /* pools a query selects at most */
+    uint32_t max_pools; /* of one sequence */
+    uint32_t sel;       /* pools a query selects at most */
 };
 
 /* Byte offsets into KERN_MEM_WEIGHTS; 0 outputs: the layer has no such matrix. */
@@ -44,21 +44,21 @@ struct cpu_mat {
 struct cpu_layer {
     uint64_t in_norm, post_norm;
     uint64_t hc_fn[2], hc_base[2], hc_scale[2];
-    struct cpu_mat in;                   /* everything that reads the layer's input */
+    struct cpu_mat in;                     /* everything that reads the layer's input */
     uint64_t conv, dt_bias, o_norm, a_log; /* KDA */
     struct cpu_mat fb, gb;
     uint64_t qa_norm, kva_norm, knorm_w, knorm_b, ape; /* MLA and indexer */
     struct cpu_mat cq, uk, uv;
     struct cpu_mat out;
-    struct cpu_mat gate_up, down;        /* dense, or the shared expert */
+    struct cpu_mat gate_up, down; /* dense, or the shared expert */
     uint64_t router, router_bias;
     struct cpu_mat exp_gate_up, exp_down; /* expert 0; the others follow at exp_stride */
     uint64_t exp_stride;
     uint64_t enorm, hnorm, draft_norm;
     struct cpu_mat eh;
-    uint64_t slot;                       /* bytes into a slot's committed part: state + window, or the ring */
-    uint64_t pend;                       /* bytes into a slot: pending rows of a KDA layer */
-    uint64_t page;                       /* bytes into a page: latents, then pooled keys */
+    uint64_t slot; /* bytes into a slot's committed part: state + window, or the ring */
+    uint64_t pend; /* bytes into a slot: pending rows of a KDA layer */
+    uint64_t page; /* bytes into a page: latents, then pooled keys */
 };
 
 /* One pending row of a KDA layer, in floats. */
@@ -68,8 +68,8 @@ struct cpu_pend {
 
 /* Floats and words into a lane's work memory. */
 struct cpu_lane_layout {
-    uint64_t streams, plain, u, y, z, hc_mix, hc_coef, wide, qa, attn_out, sel, n_sel, act, router, top_id, top_w,
-        expert_act, hidden, draft, gather, eh_in, logits, logits_at, plan_rows, bytes;
+    uint64_t streams, plain, u, y, z, hc_mix, hc_coef, wide, qa, attn_out, sel, n_sel, act, router, top_id,
+        top_w, expert_act, hidden, draft, gather, eh_in, logits, logits_at, plan_rows, bytes;
 };
 
 struct cpu_layout {
@@ -93,32 +93,32 @@ struct cpu_seq {
 };
 struct cpu_rows {
     uint32_t n, n_seqs;
-    struct cpu_seq *seq;  /* [max_seqs] */
-    uint32_t *row;        /* plan row of each */
-    uint32_t *seq_of;     /* index into seq */
+    struct cpu_seq *seq; /* [max_seqs] */
+    uint32_t *row;       /* plan row of each */
+    uint32_t *seq_of;    /* index into seq */
     uint32_t *pos;
 };
 
 struct cpu_lane {
-    float *streams;  /* [rows][hc][e] trunk */
-    float *plain;    /* [rows][e] draft */
-    float *u, *y;    /* [rows][e] */
-    float *z;        /* [rows][max of the input widths] */
-    float *hc_mix;   /* [rows][hc_rows + 1]: raw products, sum of squares; padded to 16 */
-    float *hc_coef;  /* [rows][post | comb] */
-    float *wide;     /* [rows][cq_n or 2 x dense]: products before an activation */
-    float *qa;       /* [rows][heads x kv_rank] */
-    float *attn_out; /* [rows][kda_all or v_all] */
+    float *streams;        /* [rows][hc][e] trunk */
+    float *plain;          /* [rows][e] draft */
+    float *u, *y;          /* [rows][e] */
+    float *z;              /* [rows][max of the input widths] */
+    float *hc_mix;         /* [rows][hc_rows + 1]: raw products, sum of squares; padded to 16 */
+    float *hc_coef;        /* [rows][post | comb] */
+    float *wide;           /* [rows][cq_n or 2 x dense]: products before an activation */
+    float *qa;             /* [rows][heads x kv_rank] */
+    float *attn_out;       /* [rows][kda_all or v_all] */
     uint32_t *sel, *n_sel; /* [rows][sel] pools ascending; KERN_NONE: everything visible */
-    float *act;      /* [rows][dense or shared] */
-    float *router;   /* [rows][experts] */
-    uint32_t *top_id; /* [rows][n_top], ascending ids */
+    float *act;            /* [rows][dense or shared] */
+    float *router;         /* [rows][experts] */
+    uint32_t *top_id;      /* [rows][n_top], ascending ids */
     float *top_w;
-    float *expert_act; /* [rows x n_top][3 x expert]: gate|up, then the activation */
+    float *expert_act;     /* [rows x n_top][3 x expert]: gate|up, then the activation */
     float *hidden, *draft; /* [rows][e] */
-    float *gather;   /* [samples][e] */
-    float *eh_in;    /* [rows][2 e] */
-    float *logits;   /* [samples][vocab] */
+    float *gather;         /* [samples][e] */
+    float *eh_in;          /* [rows][2 e] */
+    float *logits;         /* [samples][vocab] */
     uint32_t *logits_at; /* [samples] row of logits of a plan's entry: the trunk's first, then the draft's */
     uint32_t n_trunk_samples;
     struct cpu_rows rows[2]; /* trunk, draft */
@@ -207,8 +207,8 @@ static inline uint32_t share_hi(const struct cpu_run *r, uint32_t n) {
     return (uint32_t)((uint64_t)n * (r->me + 1) / r->n);
 }
 /* This member's share of a product: its panels for all rows. No barrier. */
-static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const float *x, size_t ldx, uint32_t rows,
-                            float *out, size_t ldo) {
+static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const float *x, size_t ldx,
+                            uint32_t rows, float *out, size_t ldo) {
     uint32_t p0 = share_lo(r, m->panels), p1 = share_hi(r, m->panels);
     if (p0 < p1 && rows)
         r->ops->prod(cpu_words(r, m->off), m->k, p0, p1, x, ldx, NULL, rows, out + 16 * (size_t)p0, ldo);

@@ -16,7 +16,8 @@ static uint64_t ctl_at(const struct kern_config *cfg) {
 static int query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
     const struct kern_model_desc *m = &cfg->model;
     if (m->rope_dim) {
-        snprintf(err, err_len, "rope_dim is %u, but this backend computes attention without rotary positions only",
+        snprintf(err, err_len,
+                 "rope_dim is %u, but this backend computes attention without rotary positions only",
                  m->rope_dim);
         return -EINVAL;
     }
@@ -34,13 +35,18 @@ static int query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char
     return 0;
 }
 
-/* ---- programs ------------------------------------------------------------------------------------------- */
+/* ---- programs -------------------------------------------------------------------------------------------
+ */
 
 static void run_stage(struct cpu_run *r, const struct kern_stage *s) {
     const struct kern_layer_desc *d = &r->c->k->cfg.model.layer[s->layer];
     switch ((enum kern_stage_op)s->op) {
-    case KERN_OP_EMBED: cpu_stage_embed(r); break;
-    case KERN_OP_SITE_IN: cpu_stage_site_in(r, s->layer, s->arg); break;
+    case KERN_OP_EMBED:
+        cpu_stage_embed(r);
+        break;
+    case KERN_OP_SITE_IN:
+        cpu_stage_site_in(r, s->layer, s->arg);
+        break;
     case KERN_OP_MIX:
         if (d->mix == KERN_MIX_KDA)
             cpu_stage_kda(r, s->layer);
@@ -53,11 +59,21 @@ static void run_stage(struct cpu_run *r, const struct kern_stage *s) {
         else
             cpu_stage_dense(r, s->layer);
         break;
-    case KERN_OP_SITE_OUT: cpu_stage_site_out(r, s->layer, s->arg); break;
-    case KERN_OP_FINAL: cpu_stage_final(r); break;
-    case KERN_OP_DRAFT_IN: cpu_stage_draft_in(r, s->layer); break;
-    case KERN_OP_DRAFT_OUT: cpu_stage_draft_out(r, s->layer); break;
-    case KERN_OP_HEAD: cpu_stage_head(r, s->arg); break;
+    case KERN_OP_SITE_OUT:
+        cpu_stage_site_out(r, s->layer, s->arg);
+        break;
+    case KERN_OP_FINAL:
+        cpu_stage_final(r);
+        break;
+    case KERN_OP_DRAFT_IN:
+        cpu_stage_draft_in(r, s->layer);
+        break;
+    case KERN_OP_DRAFT_OUT:
+        cpu_stage_draft_out(r, s->layer);
+        break;
+    case KERN_OP_HEAD:
+        cpu_stage_head(r, s->arg);
+        break;
     }
 }
 
@@ -99,7 +115,8 @@ static int wait_lane(struct kern *k, uint32_t lane) {
     return 0;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------
+ */
 
 static void place_rows(struct cpu_rows *x, char **at, uint32_t max_rows, uint32_t max_seqs) {
     x->seq = (struct cpu_seq *)(void *)*at;
@@ -171,7 +188,8 @@ static void close_cpu(struct kern *k) {
     pool_stop(&c->pool);
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------------------
+ */
 
 /* The rows of one group of stages: the trunk's are all, the drafts' the first ones of some sequences. */
 static void fill_rows(const struct kern_plan *p, struct cpu_rows *x, bool draft) {
@@ -183,8 +201,13 @@ static void fill_rows(const struct kern_plan *p, struct cpu_rows *x, bool draft)
         uint32_t n = draft ? host_draft_rows(p, s) : s->n_rows;
         if (draft && !n)
             continue;
-        x->seq[x->n_seqs] = (struct cpu_seq){.slot = s->slot, .row0 = x->n, .n_rows = n, .pos0 = s->pos0,
-                                             .keep = s->keep, .flags = s->flags, .pages = plan_pages(p) + s->page0};
+        x->seq[x->n_seqs] = (struct cpu_seq){.slot = s->slot,
+                                             .row0 = x->n,
+                                             .n_rows = n,
+                                             .pos0 = s->pos0,
+                                             .keep = s->keep,
+                                             .flags = s->flags,
+                                             .pages = plan_pages(p) + s->page0};
         for (uint32_t j = 0; j < n; j++, x->n++) {
             x->row[x->n] = s->row0 + j;
             x->seq_of[x->n] = x->n_seqs;
@@ -210,7 +233,8 @@ static int plan_load(struct kern *k, uint32_t lane) {
     return 0;
 }
 
-/* ---- state ---------------------------------------------------------------------------------------------- */
+/* ---- state ----------------------------------------------------------------------------------------------
+ */
 
 static uint64_t slot_bytes(const struct kern *k) {
     return ((const struct cpu *)k->impl)->l.slot_bytes;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* cpu_body.h: the arithmetic of one instruction set, written once over v16.
  *
- * Included at the end of each cpu_ops_*.c, which defines v16 and its operations. Everything here is static; the
- * only thing that leaves the file is the table V16_OPS. See cpu_ops.h for what each function promises. */
+ * Included at the end of each cpu_ops_*.c, which defines v16 and its operations. Everything here is static;
+ * the only thing that leaves the file is the table V16_OPS. See cpu_ops.h for what each function promises. */
 #ifndef GLMD_CPU_BODY_H
 #define GLMD_CPU_BODY_H
 
@@ -11,7 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-#define ALWAYS static inline __attribute__((always_inline))
+/* Loops over the registers of a tile: unrolled where accumulators must be registers. */
+#define V16_FOR(i, from, to) V16_UNROLL for (int i = (from); i < (to); i++)
+#define ALWAYS               static inline __attribute__((always_inline))
 
 #include "cpu_body_math.h"
 #include "cpu_body_prod.h"

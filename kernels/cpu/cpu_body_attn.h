@@ -4,39 +4,40 @@
 #define GLMD_CPU_BODY_ATTN_H
 
 /* s[h * ld] = q[h] . key for H heads: one chain a head and lane, lanes added in the fixed tree. */
-ALWAYS void dot_heads(const int H, const float *q, size_t ldq, const float *key, uint32_t n, float *s, size_t ld) {
+ALWAYS void dot_heads(const int H, const float *q, size_t ldq, const float *key, uint32_t n, float *s,
+                      size_t ld) {
     v16 acc[CPU_HEAD_BLOCK];
-V16_UNROLL
-    for (int h = 0; h < H; h++)
+    V16_FOR(h, 0, H) {
         acc[h] = v_set(0.0f);
+    }
     for (uint32_t i = 0; i < n; i += 16) {
         v16 c = v_ld(key + i);
-V16_UNROLL
-        for (int h = 0; h < H; h++)
+        V16_FOR(h, 0, H) {
             acc[h] = v_fma(v_ld(q + (size_t)h * ldq + i), c, acc[h]);
+        }
     }
-V16_UNROLL
-    for (int h = 0; h < H; h++)
+    V16_FOR(h, 0, H) {
         s[(size_t)h * ld] = v_sum(acc[h]);
+    }
 }
 
 /* acc[h] += sum over the tile of p[h][j] key[j], j ascending, for H heads at once. */
-ALWAYS void mix_heads(const int H, float *acc, size_t ld, const float *p, const float *const *keys, uint32_t n,
-                      uint32_t width) {
+ALWAYS void mix_heads(const int H, float *acc, size_t ld, const float *p, const float *const *keys,
+                      uint32_t n, uint32_t width) {
     for (uint32_t e = 0; e < width; e += 16) {
         v16 a[CPU_HEAD_BLOCK];
-V16_UNROLL
-        for (int h = 0; h < H; h++)
+        V16_FOR(h, 0, H) {
             a[h] = v_ld(acc + (size_t)h * ld + e);
+        }
         for (uint32_t j = 0; j < n; j++) {
             v16 c = v_ld(keys[j] + e);
-V16_UNROLL
-            for (int h = 0; h < H; h++)
+            V16_FOR(h, 0, H) {
                 a[h] = v_fma(v_set(p[h * CPU_KEY_TILE + (int)j]), c, a[h]);
+            }
         }
-V16_UNROLL
-        for (int h = 0; h < H; h++)
+        V16_FOR(h, 0, H) {
             v_st(acc + (size_t)h * ld + e, a[h]);
+        }
     }
 }
 
@@ -52,7 +53,8 @@ static void body_attn_begin(struct cpu_attn *a) {
     }
 }
 
-/* Running softmax: the tile's scores against the largest so far; earlier sums are scaled down when it grows. */
+/* Running softmax: the tile's scores against the largest so far; earlier sums are scaled down when it grows.
+ */
 static void attn_softmax(struct cpu_attn *a, float *s, uint32_t h, uint32_t n) {
     float top = a->max[h], old = top;
     for (uint32_t j = 0; j < n; j++) {
@@ -92,7 +94,8 @@ static void body_attn_tile(struct cpu_attn *a, const float *const *keys, uint32_
     } else {
         for (uint32_t h = 0; h < a->n_heads; h++)
             for (uint32_t j = 0; j < n; j++)
-                dot_heads(1, a->q + (size_t)h * a->rank, a->rank, keys[j], a->rank, s + h * CPU_KEY_TILE + j, 1);
+                dot_heads(1, a->q + (size_t)h * a->rank, a->rank, keys[j], a->rank, s + h * CPU_KEY_TILE + j,
+                          1);
     }
     for (uint32_t h = 0; h < a->n_heads; h++)
         attn_softmax(a, s + h * CPU_KEY_TILE, h, n);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* cpu_body_kda.h: one KDA head of one sequence over v16: convolution, gates, the recurrence, the output norm.
  *
- * The recurrence is run row by row for decode and prefill alike. Per state element and row it costs a multiply
- * and three fused multiply-adds in one pass over a tile of 32 value columns that stays in the first-level
- * cache; the chunked form needs 3.9 multiply-adds for 64-token chunks of 128-wide heads plus its triangular
- * solves, so on a CPU it has nothing to win, and this way a row's bits do not depend on chunks at all. */
+ * The recurrence is run row by row for decode and prefill alike. Per state element and row it costs a
+ * multiply and three fused multiply-adds in one pass over a tile of 32 value columns that stays in the
+ * first-level cache; the chunked form needs 3.9 multiply-adds for 64-token chunks of 128-wide heads plus its
+ * triangular solves, so on a CPU it has nothing to win, and this way a row's bits do not depend on chunks at
+ * all. */
 #ifndef GLMD_CPU_BODY_KDA_H
 #define GLMD_CPU_BODY_KDA_H
 
-/* Row i of the raw inputs, i >= -(taps-1): what the slot holds, the kept pending rows, the rows of this step. */
+/* Row i of the raw inputs, i >= -(taps-1): what the slot holds, the kept pending rows, the rows of this step.
+ */
 ALWAYS const float *kda_raw(const struct cpu_kda_head *h, int64_t i) {
     if (i >= 0)
         return h->z + (size_t)i * h->ldz;
@@ -58,24 +60,24 @@ struct kda_row {
 /* p = S^T (a k) for the first row of a run: later rows get theirs from the pass before. */
 ALWAYS void kda_first(const int P, const float *s, size_t panel, uint32_t dim, const float *a, const float *k,
                       v16 *p) {
-V16_UNROLL
-    for (int j = 0; j < P; j++)
+    V16_FOR(j, 0, P) {
         p[j] = v_set(0.0f);
+    }
     for (uint32_t i = 0; i < dim; i++) {
         v16 ak = v_set(a[i] * k[i]);
-V16_UNROLL
-        for (int j = 0; j < P; j++)
+        V16_FOR(j, 0, P) {
             p[j] = v_fma(ak, v_ld(s + (size_t)j * panel + (size_t)i * 16), p[j]);
+        }
     }
 }
 
-/* One row: d = beta (v - p); S = a S + k d^T; o = S^T q; and p of the next row. `store` 0 leaves dst alone. */
+/* One row: d = beta (v - p); S = a S + k d^T; o = S^T q; and p of the next row. `store` 0 leaves dst alone.
+ */
 ALWAYS void kda_pass(const int P, const int HAS_Q, const int HAS_NEXT, const int STORE, const float *src,
                      float *dst, size_t panel, uint32_t dim, const struct kda_row *row, const float *next_ak,
                      size_t v0, v16 *p) {
     v16 d[2], o[2], pn[2];
-V16_UNROLL
-    for (int j = 0; j < P; j++) {
+    V16_FOR(j, 0, P) {
         d[j] = v_mul(v_set(row->beta), v_sub(v_ld(row->v + v0 + 16 * (size_t)j), p[j]));
         o[j] = v_set(0.0f);
         pn[j] = v_set(0.0f);
@@ -83,8 +85,7 @@ V16_UNROLL
     for (uint32_t i = 0; i < dim; i++) {
         v16 a = v_set(row->a[i]), k = v_set(row->k[i]);
         v16 q = v_set(HAS_Q ? row->q[i] : 0.0f), ak = v_set(HAS_NEXT ? next_ak[i] : 0.0f);
-V16_UNROLL
-        for (int j = 0; j < P; j++) {
+        V16_FOR(j, 0, P) {
             size_t at = (size_t)j * panel + (size_t)i * 16;
             v16 s = v_fma(k, d[j], v_mul(a, v_ld(src + at)));
             if (STORE)
@@ -95,8 +96,7 @@ V16_UNROLL
                 pn[j] = v_fma(ak, s, pn[j]);
         }
     }
-V16_UNROLL
-    for (int j = 0; j < P; j++) {
+    V16_FOR(j, 0, P) {
         if (HAS_Q)
             v_st(row->out + v0 + 16 * (size_t)j, o[j]);
         p[j] = pn[j];
@@ -105,8 +105,9 @@ V16_UNROLL
 
 /* Rows r0 .. r1-1 over P value panels. What precedes `settle` is stored to the state; a later row works on
  * tmp. ak: scratch for the products a k of all rows, filled by the caller. */
-ALWAYS void kda_rows(const int P, float *state, float *tmp, size_t panel, uint32_t dim, const struct kda_row *row,
-                     uint32_t n, uint32_t settle, const float *ak, size_t ld_ak, size_t v0) {
+ALWAYS void kda_rows(const int P, float *state, float *tmp, size_t panel, uint32_t dim,
+                     const struct kda_row *row, uint32_t n, uint32_t settle, const float *ak, size_t ld_ak,
+                     size_t v0) {
     v16 p[2];
     const float *src = state;
     if (!n)
@@ -207,16 +208,22 @@ static void kda_inputs(const struct cpu_kda_head *h, uint32_t i0, uint32_t n, co
 static void body_kda(const struct cpu_kda_head *h) {
     size_t block = CPU_ROW_BLOCK * (size_t)h->dimp;
     float *m = h->scratch;
-    const struct kda_scratch s = {.q = m, .k = m + block, .v = m + 2 * block, .a = m + 3 * block,
-                                  .e = m + 4 * block, .ak = m + 5 * block, .beta = m + 6 * block,
+    const struct kda_scratch s = {.q = m,
+                                  .k = m + block,
+                                  .v = m + 2 * block,
+                                  .a = m + 3 * block,
+                                  .e = m + 4 * block,
+                                  .ak = m + 5 * block,
+                                  .beta = m + 6 * block,
                                   .tmp = m + 6 * block + CPU_ROW_BLOCK};
     struct kda_row row[CPU_ROW_BLOCK];
     uint32_t n = 0;
-    /* Kept rows first, in order, from the factors saved when they ran: the same passes over the same numbers. */
+    /* Kept rows first, in order, from the factors saved when they ran: the same passes over the same numbers.
+     */
     for (uint32_t j = 0; j < h->keep; j++) {
         size_t at = j * h->ld_pend;
-        row[n++] = (struct kda_row){.k = h->pend_k + at, .v = h->pend_v + at, .a = h->pend_a + at,
-                                    .beta = h->pend_b[at]};
+        row[n++] = (struct kda_row){
+            .k = h->pend_k + at, .v = h->pend_v + at, .a = h->pend_a + at, .beta = h->pend_b[at]};
     }
     if (n && (h->commit || !h->n_rows)) {
         kda_state(h, row, n, n, s.ak, s.tmp);
@@ -227,8 +234,12 @@ static void body_kda(const struct cpu_kda_head *h) {
         kda_inputs(h, i0, b, &s);
         for (uint32_t i = 0; i < b; i++) {
             size_t at = (size_t)i * h->dimp;
-            row[n++] = (struct kda_row){.k = s.k + at, .v = s.v + at, .a = s.a + at, .q = s.q + at,
-                                        .beta = s.beta[i], .out = h->out + (i0 + i) * h->ldo};
+            row[n++] = (struct kda_row){.k = s.k + at,
+                                        .v = s.v + at,
+                                        .a = s.a + at,
+                                        .q = s.q + at,
+                                        .beta = s.beta[i],
+                                        .out = h->out + (i0 + i) * h->ldo};
         }
         kda_state(h, row, n, h->commit ? n : kept, s.ak, s.tmp);
         for (uint32_t i = 0; i < b; i++)

@@ -110,7 +110,8 @@ static void body_narrow(uint16_t *out, const float *x, uint32_t n) {
     }
 }
 
-/* ---- hyper-connections ---------------------------------------------------------------------------------- */
+/* ---- hyper-connections ----------------------------------------------------------------------------------
+ */
 
 /* Rows are sources, columns destinations: after the softmax and the first column pass come iters - 1 pairs of
  * a row and a column pass, each with eps on the sum. One reciprocal serves a whole row or column. */

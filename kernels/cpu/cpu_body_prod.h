@@ -10,28 +10,27 @@
 ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint32_t k, const float *const *x,
                  float *const *out, int first) {
     v16 acc[6][8];
-V16_UNROLL
-    for (int r = 0; r < R; r++)
-V16_UNROLL
-        for (int p = 0; p < P; p++)
+    V16_FOR(r, 0, R) {
+        V16_FOR(p, 0, P) {
             acc[r][p] = v_set(0.0f);
+        }
+    }
     for (uint32_t i = 0; i < k; i++) {
         /* The narrower side stays in registers: several panels only come with few rows. */
         v16 xv = v_set(x[0][i]);
-V16_UNROLL
-        for (int p = 0; p < P; p++) {
+        V16_FOR(p, 0, P) {
             v16 wv = v_ldw(w + (size_t)p * panel + (size_t)i * 8);
             acc[0][p] = v_fma(xv, wv, acc[0][p]);
-V16_UNROLL
-            for (int r = 1; r < R; r++)
+            V16_FOR(r, 1, R) {
                 acc[r][p] = v_fma(v_set(x[r][i]), wv, acc[r][p]);
+            }
         }
     }
-V16_UNROLL
-    for (int r = 0; r < R; r++)
-V16_UNROLL
-        for (int p = 0; p < P; p++)
+    V16_FOR(r, 0, R) {
+        V16_FOR(p, 0, P) {
             v_st(out[r] + 16 * p, first ? acc[r][p] : v_add(v_ld(out[r] + 16 * p), acc[r][p]));
+        }
+    }
 }
 
 /* One block of R rows over n panels and one chain of inputs, P panels at a time. */
@@ -66,8 +65,8 @@ ALWAYS uint32_t prod_block(uint32_t left) {
 static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
                       const uint32_t *idx, uint32_t rows, float *out, size_t ldo) {
     static void (*const by_rows[7])(const uint32_t *, size_t, uint32_t, uint32_t, const float *const *,
-                                    float *const *, int) = {NULL,   prod_1, prod_2, prod_3,
-                                                            prod_4, prod_5, prod_6};
+                                    float *const *,
+                                    int) = {NULL, prod_1, prod_2, prod_3, prod_4, prod_5, prod_6};
     size_t panel = (size_t)k * 8;
     /* A few panels and one chain of inputs at a time, all rows over them: weights come from memory once, in
      * order, and stay in the first-level cache for the remaining row blocks. */
@@ -96,18 +95,18 @@ static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, c
 ALWAYS void dot_rows(const int R, const uint32_t *w, uint32_t k, const float *x, float *out) {
     v16 acc[4];
     size_t row = k / 2;
-V16_UNROLL
-    for (int r = 0; r < R; r++)
+    V16_FOR(r, 0, R) {
         acc[r] = v_set(0.0f);
+    }
     for (uint32_t i = 0; i < k; i += 16) {
         v16 xv = v_ld(x + i);
-V16_UNROLL
-        for (int r = 0; r < R; r++)
+        V16_FOR(r, 0, R) {
             acc[r] = v_fma(v_ldw(w + (size_t)r * row + i / 2), xv, acc[r]);
+        }
     }
-V16_UNROLL
-    for (int r = 0; r < R; r++)
+    V16_FOR(r, 0, R) {
         out[r] = v_sum(acc[r]);
+    }
 }
 
 static void body_dots(const uint32_t *w, uint32_t k, uint32_t i0, uint32_t i1, const float *x, float *out) {

@@ -21,7 +21,8 @@ static int runs(const struct cpu_ops *ops) {
 const struct cpu_ops *cpu_ops_find(const char *name) {
     static const struct cpu_ops *const best_first[] = {
 #if defined(__x86_64__)
-        &cpu_ops_avx512, &cpu_ops_avx2,
+        &cpu_ops_avx512,
+        &cpu_ops_avx2,
 #elif defined(__aarch64__)
         &cpu_ops_neon,
 #endif

@@ -11,13 +11,14 @@ static float *pend_row(const struct cpu_run *r, const struct cpu_layer *l, uint3
 }
 
 /* One head of one sequence: where everything of it lies. */
-static void head_of(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t head,
-                    struct cpu_kda_head *h) {
+static void head_of(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
+                    uint32_t head, struct cpu_kda_head *h) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
     const struct cpu_pend *p = &r->c->l.pend;
     size_t at = (size_t)head * d->kda_dim;
-    float *z = r->lane->z + (uint64_t)s->row0 * d->kda_z, *slot = (float *)(void *)slot_at(r, s->slot, l->slot);
+    float *z = r->lane->z + (uint64_t)s->row0 * d->kda_z,
+          *slot = (float *)(void *)slot_at(r, s->slot, l->slot);
     float *pend = pend_row(r, l, s->slot);
     size_t gate = (size_t)head * (d->kda_dim / 16) * m->kda_dim * 8;
     *h = (struct cpu_kda_head){
@@ -77,7 +78,8 @@ static void count_state(struct cpu_run *r, const struct cpu_rows *rows) {
     for (uint32_t i = 0; i < rows->n_seqs; i++) {
         const struct cpu_seq *s = &rows->seq[i];
         bool commit = s->flags & KERN_SEQ_COMMIT, moved = commit || s->keep;
-        r->count->state_bytes += (state + win) * (moved ? 2 : 1) + s->keep * pend + (commit ? 0 : s->n_rows * pend);
+        r->count->state_bytes +=
+            (state + win) * (moved ? 2 : 1) + s->keep * pend + (commit ? 0 : s->n_rows * pend);
     }
 }
 
@@ -101,7 +103,8 @@ void cpu_stage_kda(struct cpu_run *r, uint32_t layer) {
     count_mat(r, &l->fb, rows->n);
     count_mat(r, &l->gb, rows->n);
     if (rows->n_seqs)
-        count_bytes(r, (3ull * m->conv_width * d->kda_all + d->kda_all + d->kda_dim + pad16(m->kda_heads)) * 4);
+        count_bytes(r,
+                    (3ull * m->conv_width * d->kda_all + d->kda_all + d->kda_dim + pad16(m->kda_heads)) * 4);
     count_state(r, rows);
     run_barrier(r);
     run_prod(r, &l->out, r->lane->attn_out, d->kda_all, rows->n, r->lane->y, d->e);

@@ -15,7 +15,8 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
 
 /* real: outputs without paddings; real_k: inputs without */
 static struct cpu_mat mat(uint64_t *at, uint64_t outputs, uint64_t k, uint64_t real, uint64_t real_k) {
-    struct cpu_mat m = {.k = (uint32_t)k, .panels = (uint32_t)(pad16(outputs) / 16), .weights = real * real_k};
+    struct cpu_mat m = {
+        .k = (uint32_t)k, .panels = (uint32_t)(pad16(outputs) / 16), .weights = real * real_k};
     m.off = take(at, mat_bytes(&m));
     return m;
 }
@@ -65,8 +66,8 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
         d->sel = d->max_pools;
 }
 
-static void layout_mix(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l, uint32_t i,
-                       uint64_t *at) {
+static void layout_mix(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l,
+                       uint32_t i, uint64_t *at) {
     uint64_t e = m->hidden, p = (uint64_t)m->kda_heads * m->kda_dim, heads = m->mla_heads;
     if (m->layer[i].mix == KERN_MIX_KDA) {
         l->in = mat(at, d->kda_z, e, 3 * p + 2ull * m->kda_dim + m->kda_heads, e);
@@ -96,8 +97,8 @@ static void layout_mix(const struct kern_model_desc *m, const struct cpu_dims *d
     }
 }
 
-static void layout_mlp(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l, uint32_t i,
-                       uint64_t *at) {
+static void layout_mlp(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l,
+                       uint32_t i, uint64_t *at) {
     if (m->layer[i].mlp == KERN_MLP_DENSE) {
         l->gate_up = mat(at, 2ull * d->dense, m->hidden, 2ull * m->dense_width, m->hidden);
         l->down = mat(at, m->hidden, m->dense_width, m->hidden, m->dense_width);
@@ -150,7 +151,10 @@ static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
     const struct kern_model_desc *m = &cfg->model;
     const struct cpu_dims *d = &l->d;
     uint64_t slot = 0, page = 0, number = cfg->cache == KERN_CACHE_BF16 ? 2 : 4;
-    l->pend = (struct cpu_pend){.k = 0, .v = d->kda_all, .a = 2 * d->kda_all, .z = 3 * d->kda_all,
+    l->pend = (struct cpu_pend){.k = 0,
+                                .v = d->kda_all,
+                                .a = 2 * d->kda_all,
+                                .z = 3 * d->kda_all,
                                 .b = 6 * d->kda_all,
                                 .size = 6 * d->kda_all + (uint32_t)pad16(m->kda_heads)};
     for (uint32_t i = 0; i < kern_total_layers(m); i++) {
@@ -205,7 +209,8 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
     x->eh_in = take(&at, m->n_draft ? rows * 2 * d->e * f : 0);
     x->logits = take(&at, (uint64_t)cfg->max_samples * d->vocab * f);
     x->logits_at = take(&at, cfg->max_samples * (uint64_t)sizeof(uint32_t));
-    x->plan_rows = take(&at, 2 * (cfg->max_seqs * (uint64_t)sizeof(struct cpu_seq) + 3 * rows * sizeof(uint32_t)));
+    x->plan_rows =
+        take(&at, 2 * (cfg->max_seqs * (uint64_t)sizeof(struct cpu_seq) + 3 * rows * sizeof(uint32_t)));
     x->bytes = at;
 }
 
@@ -215,7 +220,7 @@ static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_d
     n = max64(n, cpu_attn_scratch(d->kv_rank));
     /* scores and ranks of all pools, widened keys */
     n = max64(n, pad16(d->max_pools) * 3 + CPU_KEY_TILE * (uint64_t)d->idx_dim);
-    n = max64(n, CPU_ROW_BLOCK * 128ull);                 /* an expert's share of the output */
+    n = max64(n, CPU_ROW_BLOCK * 128ull);                  /* an expert's share of the output */
     n = max64(n, 4 * (uint64_t)cfg->model.n_experts + 16); /* scores and ranks of the experts */
     n = max64(n, (host_sample_scratch(cfg->model.vocab_rows) + 3) / 4 + 16);
     return pad16(n);

@@ -23,11 +23,13 @@ static char *page_row(const struct cpu_run *r, uint32_t page, uint64_t area, uin
     return r->c->pages + page * r->c->l.page_bytes + area + index * width * (bf16_cache(r) ? 2 : 4);
 }
 
-static char *latent_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos) {
+static char *latent_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
+                       uint32_t pos) {
     return page_row(r, s->pages[pos / KERN_PAGE_TOKENS], l->page, pos % KERN_PAGE_TOKENS, r->c->l.d.kv_rank);
 }
 
-static char *pool_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pool) {
+static char *pool_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
+                     uint32_t pool) {
     const struct cpu_dims *d = &r->c->l.d;
     uint32_t per = KERN_PAGE_TOKENS / r->c->k->cfg.model.index_kpool;
     uint64_t latents = (uint64_t)KERN_PAGE_TOKENS * d->kv_rank * (bf16_cache(r) ? 2 : 4);
@@ -64,18 +66,22 @@ static void norms(struct cpu_run *r, const struct cpu_layer *l, const struct cpu
     }
 }
 
-/* ---- pooled keys ---------------------------------------------------------------------------------------- */
+/* ---- pooled keys ----------------------------------------------------------------------------------------
+ */
 
-static float *ring_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos) {
-    return (float *)(void *)slot_at(r, s->slot, l->slot) + (size_t)(pos % KERN_TAIL_RING) * 2 * r->c->l.d.idx_dim;
+static float *ring_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
+                      uint32_t pos) {
+    return (float *)(void *)slot_at(r, s->slot, l->slot) +
+           (size_t)(pos % KERN_TAIL_RING) * 2 * r->c->l.d.idx_dim;
 }
 
-/* The pool that ends at row i, channels c .. c+15: raw keys and gates from this step's rows or from the ring. */
-static void build_pool(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos,
-                       uint32_t c) {
+/* The pool that ends at row i, channels c .. c+15: raw keys and gates from this step's rows or from the ring.
+ */
+static void build_pool(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
+                       uint32_t pos, uint32_t c) {
     const struct cpu_dims *d = &r->c->l.d;
     uint32_t kpool = r->c->k->cfg.model.index_kpool, p0 = pos + 1 - kpool;
-    const float *key[KERN_MAX_KPOOL], *gate[KERN_MAX_KPOOL];
+    const float *key[KERN_MAX_KPOOL] = {NULL}, *gate[KERN_MAX_KPOOL] = {NULL};
     _Alignas(64) float out[16];
     for (uint32_t j = 0; j < kpool; j++) {
         if (p0 + j >= s->pos0) {
@@ -95,7 +101,8 @@ static void build_pool(const struct cpu_run *r, const struct cpu_layer *l, const
     store_row(r, pool_at(r, l, s, pos / kpool) + c * (bf16_cache(r) ? 2ull : 4ull), out, 16);
 }
 
-/* Members share sequences and slices of 16 channels; a slice's pools are read before its ring is overwritten. */
+/* Members share sequences and slices of 16 channels; a slice's pools are read before its ring is overwritten.
+ */
 static void pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
     const struct cpu_dims *d = &r->c->l.d;
     uint32_t kpool = r->c->k->cfg.model.index_kpool, slices = d->idx_dim / 16, n = rows->n_seqs * slices;
@@ -116,14 +123,16 @@ static void pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu
     }
 }
 
-/* ---- selection ------------------------------------------------------------------------------------------ */
+/* ---- selection ------------------------------------------------------------------------------------------
+ */
 
 /* Pools a row may choose from, and whether it has to choose at all. */
 static uint32_t visible_pools(const struct cpu_run *r, uint32_t pos) {
     return (pos + 1) / r->c->k->cfg.model.index_kpool;
 }
 
-static void select_row(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, uint32_t i) {
+static void select_row(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows,
+                       uint32_t i) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
     const struct cpu_seq *s = &rows->seq[rows->seq_of[i]];
@@ -140,8 +149,8 @@ static void select_row(struct cpu_run *r, const struct cpu_layer *l, const struc
         const float *keys[CPU_KEY_TILE];
         for (uint32_t j = 0; j < t; j++)
             keys[j] = load_row(r, pool_at(r, l, s, p + j), tmp + j * (size_t)d->idx_dim, d->idx_dim);
-        r->ops->index_scores(score + p, q, d->idx_dim, z_row(r, i) + d->z_w, scale, m->index_heads, d->idx_dim,
-                             keys, t);
+        r->ops->index_scores(score + p, q, d->idx_dim, z_row(r, i) + d->z_w, scale, m->index_heads,
+                             d->idx_dim, keys, t);
     }
     host_topk(score, n, d->sel, rank, r->lane->sel + (uint64_t)i * d->sel);
     r->lane->n_sel[i] = d->sel;
@@ -151,7 +160,8 @@ static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
     for (uint32_t i = 0; r->me == 0 && i < rows->n; i++) {
-        uint32_t n = rows->pos[i] + 1, pools_seen = index == KERN_INDEX_NONE ? 0 : visible_pools(r, rows->pos[i]);
+        uint32_t n = rows->pos[i] + 1,
+                 pools_seen = index == KERN_INDEX_NONE ? 0 : visible_pools(r, rows->pos[i]);
         bool sparse = pools_seen > d->sel;
         r->count->latent_rows += sparse ? d->sel * m->index_kpool + n % m->index_kpool : n;
         if (index == KERN_INDEX_FULL && sparse)
@@ -159,7 +169,8 @@ static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint
     }
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------ */
+/* ---- attention ------------------------------------------------------------------------------------------
+ */
 
 /* The positions a row attends to, ascending, handed out tile by tile. */
 struct seen {
@@ -183,12 +194,18 @@ static void attend(struct cpu_run *r, const struct cpu_layer *l, const struct cp
     const struct cpu_seq *s = &rows->seq[rows->seq_of[i]];
     float *qa = r->lane->qa + (uint64_t)i * d->qa_all + (uint64_t)head * d->kv_rank;
     float *wide = r->scratch + (size_t)CPU_HEAD_BLOCK * d->kv_rank;
-    struct cpu_attn a = {.n_heads = n_heads, .rank = d->kv_rank, .scale = 1.0f / sqrtf((float)m->nope_dim),
-                         .q = qa, .out = qa, .scratch = r->scratch};
+    struct cpu_attn a = {.n_heads = n_heads,
+                         .rank = d->kv_rank,
+                         .scale = 1.0f / sqrtf((float)m->nope_dim),
+                         .q = qa,
+                         .out = qa,
+                         .scratch = r->scratch};
     struct seen seen = {.end = rows->pos[i] + 1};
     if (index && r->lane->n_sel[i] != KERN_NONE)
-        seen = (struct seen){.sel = r->lane->sel + (uint64_t)i * d->sel, .n_sel = r->lane->n_sel[i],
-                             .kpool = m->index_kpool, .tail = seen.end / m->index_kpool * m->index_kpool,
+        seen = (struct seen){.sel = r->lane->sel + (uint64_t)i * d->sel,
+                             .n_sel = r->lane->n_sel[i],
+                             .kpool = m->index_kpool,
+                             .tail = seen.end / m->index_kpool * m->index_kpool,
                              .end = seen.end};
     uint32_t pos[CPU_KEY_TILE], n;
     r->ops->attn_begin(&a);
@@ -202,8 +219,8 @@ static void attend(struct cpu_run *r, const struct cpu_layer *l, const struct cp
 }
 
 /* A product with one matrix per head: members share the panels of all heads. */
-static void head_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t per_head, const float *x, size_t ldx,
-                      uint32_t x_head, uint32_t rows, float *out, size_t ldo) {
+static void head_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t per_head, const float *x,
+                      size_t ldx, uint32_t x_head, uint32_t rows, float *out, size_t ldo) {
     uint32_t panels = per_head / 16;
     for (uint32_t p = share_lo(r, m->panels), hi = share_hi(r, m->panels); rows && p < hi;) {
         uint32_t head = p / panels, end = (head + 1) * panels < hi ? (head + 1) * panels : hi;

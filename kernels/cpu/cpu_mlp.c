@@ -39,7 +39,8 @@ void cpu_stage_dense(struct cpu_run *r, uint32_t layer) {
     run_barrier(r);
 }
 
-/* ---- experts -------------------------------------------------------------------------------------------- */
+/* ---- experts --------------------------------------------------------------------------------------------
+ */
 
 /* Rows by expert, in this member's own memory. Entries of an expert stand together, rows ascending. */
 struct groups {
@@ -146,8 +147,8 @@ static void expert_gate_up(struct cpu_run *r, const struct cpu_layer *l, const s
             continue;
         struct cpu_mat w = expert(l, &l->exp_gate_up, FAULT(cpu_wrong_expert) && e > 0 ? e - 1 : e);
         float *x = r->lane->expert_act + first * ld;
-        r->ops->prod(cpu_words(r, w.off), w.k, 2 * a, 2 * b, r->lane->u, d->e, g->row + first, n, x + 32 * (size_t)a,
-                     ld);
+        r->ops->prod(cpu_words(r, w.off), w.k, 2 * a, 2 * b, r->lane->u, d->e, g->row + first, n,
+                     x + 32 * (size_t)a, ld);
         for (uint32_t i = 0; i < n; i++)
             r->ops->swiglu(x + i * ld + 2 * (size_t)d->expert + 16 * (size_t)a, x + i * ld + 32 * (size_t)a,
                            16 * (b - a), m->swiglu_limit);
@@ -174,18 +175,19 @@ static void expert_down(struct cpu_run *r, const struct cpu_layer *l, const stru
         struct cpu_mat w = expert(l, &l->exp_down, e);
         for (uint32_t i0 = g->start[e]; i0 < g->start[e + 1]; i0 += CPU_ROW_BLOCK) {
             uint32_t n = g->start[e + 1] - i0 < CPU_ROW_BLOCK ? g->start[e + 1] - i0 : CPU_ROW_BLOCK;
-            r->ops->prod(cpu_words(r, w.off), w.k, p0, p1, r->lane->expert_act + i0 * ld + 2 * (size_t)d->expert, ld,
-                         NULL, n, r->scratch, width);
+            r->ops->prod(cpu_words(r, w.off), w.k, p0, p1,
+                         r->lane->expert_act + i0 * ld + 2 * (size_t)d->expert, ld, NULL, n, r->scratch,
+                         width);
             for (uint32_t i = 0; i < n; i++)
-                r->ops->axpy(y + (uint64_t)g->row[i0 + i] * d->e, g->weight[i0 + i], r->scratch + (size_t)i * width,
-                             width);
+                r->ops->axpy(y + (uint64_t)g->row[i0 + i] * d->e, g->weight[i0 + i],
+                             r->scratch + (size_t)i * width, width);
         }
     }
     for (uint32_t i0 = 0; m->n_shared && i0 < rows; i0 += CPU_ROW_BLOCK) {
         uint32_t n = rows - i0 < CPU_ROW_BLOCK ? rows - i0 : CPU_ROW_BLOCK;
         size_t act = act_width(d);
-        r->ops->prod(cpu_words(r, l->down.off), l->down.k, p0, p1, r->lane->act + i0 * act, act, NULL, n, r->scratch,
-                     width);
+        r->ops->prod(cpu_words(r, l->down.off), l->down.k, p0, p1, r->lane->act + i0 * act, act, NULL, n,
+                     r->scratch, width);
         for (uint32_t i = 0; i < n; i++)
             r->ops->axpy(y + (uint64_t)(i0 + i) * d->e, 1.0f, r->scratch + (size_t)i * width, width);
     }

@@ -14,35 +14,36 @@
 #include <stdint.h>
 
 enum {
-    CPU_KB = 256,        /* inputs in one accumulation chain */
-    CPU_ROW_BLOCK = 64,  /* rows of one sequence a KDA head works on at a time */
-    CPU_KEY_TILE = 32,   /* latent rows of one softmax step */
-    CPU_HEAD_BLOCK = 4,  /* query heads that share a gathered key */
+    CPU_KB = 256,       /* inputs in one accumulation chain */
+    CPU_ROW_BLOCK = 64, /* rows of one sequence a KDA head works on at a time */
+    CPU_KEY_TILE = 32,  /* latent rows of one softmax step */
+    CPU_HEAD_BLOCK = 4, /* query heads that share a gathered key */
     CPU_MAX_CONV = 16,
 };
 
-/* A KDA head of one sequence, rows in order. Strides in floats. All slices point at the head's own channels. */
+/* A KDA head of one sequence, rows in order. Strides in floats. All slices point at the head's own channels.
+ */
 struct cpu_kda_head {
-    uint32_t n_rows, keep;  /* keep: pending rows applied to the state first */
-    uint32_t dim, dimp;     /* head width, and padded to 16 */
-    uint32_t taps;          /* convolution width */
-    int commit;             /* the state after the last row is stored; otherwise rows are left pending */
+    uint32_t n_rows, keep; /* keep: pending rows applied to the state first */
+    uint32_t dim, dimp;    /* head width, and padded to 16 */
+    uint32_t taps;         /* convolution width */
+    int commit;            /* the state after the last row is stored; otherwise rows are left pending */
     float bound, a_log, eps;
-    float q_scale;          /* dim^-0.5 */
+    float q_scale; /* dim^-0.5 */
 
-    const float *conv;      /* [3][taps][...]: q, k, v taps of this head; conv_part and conv_tap strides */
+    const float *conv; /* [3][taps][...]: q, k, v taps of this head; conv_part and conv_tap strides */
     size_t conv_part, conv_tap;
     const float *dt_bias, *o_norm; /* [dimp] */
     const uint32_t *fb, *gb;       /* panels [dimp/16][dim][8] */
 
-    const float *z;         /* first row's projections */
+    const float *z; /* first row's projections */
     size_t ldz;
-    size_t part;            /* distance of the q, k and v parts within a row of z, win and pend_z */
-    const float *fa, *ga;   /* first row's low-rank gate inputs, stride ldz */
-    const float *beta;      /* first row's raw beta, stride ldz */
+    size_t part;          /* distance of the q, k and v parts within a row of z, win and pend_z */
+    const float *fa, *ga; /* first row's low-rank gate inputs, stride ldz */
+    const float *beta;    /* first row's raw beta, stride ldz */
 
-    float *state;           /* [dimp/16][dimp][16]: value panels, key rows */
-    float *win;             /* [taps - 1][ld_win] raw inputs before the committed position */
+    float *state; /* [dimp/16][dimp][16]: value panels, key rows */
+    float *win;   /* [taps - 1][ld_win] raw inputs before the committed position */
     size_t ld_win;
     float *pend_k, *pend_v, *pend_a, *pend_b, *pend_z; /* pending rows, stride ld_pend */
     size_t ld_pend;
@@ -60,12 +61,12 @@ static inline size_t cpu_kda_scratch(size_t dimp) {
 /* Attention of one row: up to CPU_HEAD_BLOCK heads over a list of selected positions. */
 struct cpu_attn {
     uint32_t n_heads;
-    uint32_t rank;           /* floats of a latent, padded */
+    uint32_t rank; /* floats of a latent, padded */
     float scale;
-    const float *q;          /* [n_heads][rank] */
-    float *out;              /* [n_heads][rank]: the weighted mean of the latents; may be q */
-    float *scratch;          /* cpu_attn_scratch() floats */
-    float *acc, *max, *sum;  /* in scratch, between calls */
+    const float *q;         /* [n_heads][rank] */
+    float *out;             /* [n_heads][rank]: the weighted mean of the latents; may be q */
+    float *scratch;         /* cpu_attn_scratch() floats */
+    float *acc, *max, *sum; /* in scratch, between calls */
 };
 
 static inline size_t cpu_attn_scratch(size_t rank) {
@@ -84,8 +85,10 @@ struct cpu_ops {
     float (*sumsq)(const float *x, uint32_t n);
     void (*axpy)(float *y, float a, const float *x, uint32_t n); /* y += a x */
     void (*rms)(float *out, const float *x, const float *w, uint32_t n, uint32_t n_real, float eps);
-    void (*layer_norm)(float *out, const float *x, const float *w, const float *b, uint32_t n_real, float eps);
-    /* out = silu(min(gate, limit)) * clamp(up, limit); gu holds 16 gates, 16 ups, 16 gates, …; limit 0: none */
+    void (*layer_norm)(float *out, const float *x, const float *w, const float *b, uint32_t n_real,
+                       float eps);
+    /* out = silu(min(gate, limit)) * clamp(up, limit); gu holds 16 gates, 16 ups, 16 gates, …; limit 0: none
+     */
     void (*swiglu)(float *out, const float *gu, uint32_t n, float limit);
     void (*sigmoid)(float *out, const float *x, uint32_t n);
     void (*widen)(float *out, const uint16_t *x, uint32_t n); /* BF16 in natural order */
@@ -106,8 +109,8 @@ struct cpu_ops {
     void (*attn_end)(struct cpu_attn *a);
 
     /* out[c] = softmax over j of (gate[j][c] + ape[j][c]), weighting key[j][c] */
-    void (*pool)(float *out, const float *const *key, const float *const *gate, const float *ape, size_t ld_ape,
-                 uint32_t kpool, uint32_t n);
+    void (*pool)(float *out, const float *const *key, const float *const *gate, const float *ape,
+                 size_t ld_ape, uint32_t kpool, uint32_t n);
     /* scores[i] = sum over h of omega[h] * scale * relu(q[h] . keys[i]) */
     void (*index_scores)(float *scores, const float *q, size_t ldq, const float *omega, float scale,
                          uint32_t heads, uint32_t dim, const float *const *keys, uint32_t n);

@@ -65,7 +65,8 @@ static inline v16 v_ldw(const uint32_t *p) {
 static inline v16 v_ldh(const uint16_t *p) {
     __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)));
-    return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+    return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
+                 _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
 }
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {

@@ -19,8 +19,7 @@ typedef struct {
 
 #define V16_EACH(expr)                                                                                       \
     v16 ret_;                                                                                                \
-    _Pragma("GCC unroll 1") for (int i = 0; i < 16; i++)                                                     \
-        ret_.f[i] = (expr);                                                                                  \
+    _Pragma("GCC unroll 1") for (int i = 0; i < 16; i++) ret_.f[i] = (expr);                                 \
     return ret_
 
 static inline float bits_to_float(uint32_t b) {

@@ -19,21 +19,26 @@ enum place_kind {
 struct place {
     enum place_kind kind;
     uint64_t off;
-    uint32_t k;                 /* panel inputs, or padded row length */
-    uint32_t n0;                /* first output in a shared matrix */
-    uint32_t block, block_pad;  /* outputs come in blocks (heads) of this many, padded to that many */
-    uint32_t cblock, cblock_pad; /* the same for inputs */
+    uint32_t k;                     /* panel inputs, or padded row length */
+    uint32_t n0;                    /* first output in a shared matrix */
+    uint32_t block, block_pad;      /* outputs come in blocks (heads) of this many, padded to that many */
+    uint32_t cblock, cblock_pad;    /* the same for inputs */
     uint32_t panel_step, panel_add; /* gate and up panels alternate */
-    uint64_t row_step, col_step; /* PLACE_FLOAT */
-    uint64_t off2;              /* PLACE_KVB: the value matrix; off is the key matrix */
+    uint64_t row_step, col_step;    /* PLACE_FLOAT */
+    uint64_t off2;                  /* PLACE_KVB: the value matrix; off is the key matrix */
     uint32_t k2;
 };
 
 static struct place in_panels(const struct cpu_mat *m, uint32_t n0, uint32_t block, uint32_t cblock) {
     uint32_t whole = 1u << 30;
-    return (struct place){.kind = PLACE_PANEL, .off = m->off, .k = m->k, .n0 = n0,
-                          .block = block ? block : whole, .block_pad = block ? (uint32_t)pad16(block) : whole,
-                          .cblock = cblock ? cblock : whole, .cblock_pad = cblock ? (uint32_t)pad16(cblock) : whole,
+    return (struct place){.kind = PLACE_PANEL,
+                          .off = m->off,
+                          .k = m->k,
+                          .n0 = n0,
+                          .block = block ? block : whole,
+                          .block_pad = block ? (uint32_t)pad16(block) : whole,
+                          .cblock = cblock ? cblock : whole,
+                          .cblock_pad = cblock ? (uint32_t)pad16(cblock) : whole,
                           .panel_step = 1};
 }
 
@@ -46,12 +51,17 @@ static struct place alternating(const struct cpu_mat *m, uint32_t add) {
 
 static struct place floats(uint64_t off, uint64_t row_step, uint64_t col_step, uint32_t block) {
     uint32_t whole = 1u << 30;
-    return (struct place){.kind = PLACE_FLOAT, .off = off, .row_step = row_step, .col_step = col_step,
-                          .block = block ? block : whole, .block_pad = block ? (uint32_t)pad16(block) : whole};
+    return (struct place){.kind = PLACE_FLOAT,
+                          .off = off,
+                          .row_step = row_step,
+                          .col_step = col_step,
+                          .block = block ? block : whole,
+                          .block_pad = block ? (uint32_t)pad16(block) : whole};
 }
 
 static struct place rows(uint64_t off, enum place_kind kind, uint32_t k, uint32_t cblock) {
-    return (struct place){.kind = kind, .off = off, .k = k, .cblock = cblock, .cblock_pad = (uint32_t)pad16(cblock)};
+    return (struct place){
+        .kind = kind, .off = off, .k = k, .cblock = cblock, .cblock_pad = (uint32_t)pad16(cblock)};
 }
 
 static struct place place_kda(const struct cpu *c, const struct cpu_layer *l, uint32_t part) {
@@ -60,21 +70,36 @@ static struct place place_kda(const struct cpu *c, const struct cpu_layer *l, ui
     uint32_t dim = m->kda_dim;
     uint64_t conv = (uint64_t)m->conv_width * d->kda_all * sizeof(float);
     switch (part) {
-    case KERN_KDA_Q: return in_panels(&l->in, 0, dim, 0);
-    case KERN_KDA_K: return in_panels(&l->in, d->kda_all, dim, 0);
-    case KERN_KDA_V: return in_panels(&l->in, 2 * d->kda_all, dim, 0);
-    case KERN_KDA_QCONV: return floats(l->conv, 1, d->kda_all, dim);
-    case KERN_KDA_KCONV: return floats(l->conv + conv, 1, d->kda_all, dim);
-    case KERN_KDA_VCONV: return floats(l->conv + 2 * conv, 1, d->kda_all, dim);
-    case KERN_KDA_FA: return in_panels(&l->in, d->z_fa, 0, 0);
-    case KERN_KDA_GA: return in_panels(&l->in, d->z_ga, 0, 0);
-    case KERN_KDA_B: return in_panels(&l->in, d->z_b, 0, 0);
-    case KERN_KDA_FB: return in_panels(&l->fb, 0, dim, 0);
-    case KERN_KDA_GB: return in_panels(&l->gb, 0, dim, 0);
-    case KERN_KDA_A_LOG: return floats(l->a_log, 1, 0, 0);
-    case KERN_KDA_DT_BIAS: return floats(l->dt_bias, 1, 0, dim);
-    case KERN_KDA_O_NORM: return floats(l->o_norm, 1, 0, 0);
-    default: return in_panels(&l->out, 0, 0, dim); /* KERN_KDA_O */
+    case KERN_KDA_Q:
+        return in_panels(&l->in, 0, dim, 0);
+    case KERN_KDA_K:
+        return in_panels(&l->in, d->kda_all, dim, 0);
+    case KERN_KDA_V:
+        return in_panels(&l->in, 2 * d->kda_all, dim, 0);
+    case KERN_KDA_QCONV:
+        return floats(l->conv, 1, d->kda_all, dim);
+    case KERN_KDA_KCONV:
+        return floats(l->conv + conv, 1, d->kda_all, dim);
+    case KERN_KDA_VCONV:
+        return floats(l->conv + 2 * conv, 1, d->kda_all, dim);
+    case KERN_KDA_FA:
+        return in_panels(&l->in, d->z_fa, 0, 0);
+    case KERN_KDA_GA:
+        return in_panels(&l->in, d->z_ga, 0, 0);
+    case KERN_KDA_B:
+        return in_panels(&l->in, d->z_b, 0, 0);
+    case KERN_KDA_FB:
+        return in_panels(&l->fb, 0, dim, 0);
+    case KERN_KDA_GB:
+        return in_panels(&l->gb, 0, dim, 0);
+    case KERN_KDA_A_LOG:
+        return floats(l->a_log, 1, 0, 0);
+    case KERN_KDA_DT_BIAS:
+        return floats(l->dt_bias, 1, 0, dim);
+    case KERN_KDA_O_NORM:
+        return floats(l->o_norm, 1, 0, 0);
+    default:
+        return in_panels(&l->out, 0, 0, dim); /* KERN_KDA_O */
     }
 }
 
@@ -83,43 +108,68 @@ static struct place place_mla(const struct cpu *c, const struct cpu_layer *l, ui
     const struct cpu_dims *d = &c->l.d;
     struct place p;
     switch (part) {
-    case KERN_MLA_QA: return in_panels(&l->in, 0, 0, 0);
-    case KERN_MLA_QA_NORM: return floats(l->qa_norm, 1, 0, 0);
-    case KERN_MLA_QB: return in_panels(&l->cq, 0, m->nope_dim, 0);
-    case KERN_MLA_KVA: return in_panels(&l->in, d->z_kv, 0, 0);
-    case KERN_MLA_KVA_NORM: return floats(l->kva_norm, 1, 0, 0);
+    case KERN_MLA_QA:
+        return in_panels(&l->in, 0, 0, 0);
+    case KERN_MLA_QA_NORM:
+        return floats(l->qa_norm, 1, 0, 0);
+    case KERN_MLA_QB:
+        return in_panels(&l->cq, 0, m->nope_dim, 0);
+    case KERN_MLA_KVA:
+        return in_panels(&l->in, d->z_kv, 0, 0);
+    case KERN_MLA_KVA_NORM:
+        return floats(l->kva_norm, 1, 0, 0);
     case KERN_MLA_KVB:
         p = in_panels(&l->uk, 0, 0, 0);
         p.kind = PLACE_KVB;
         p.off2 = l->uv.off;
         p.k2 = l->uv.k;
         return p;
-    case KERN_IDX_QB: return in_panels(&l->cq, d->q_all, m->index_dim, 0);
-    case KERN_IDX_K: return in_panels(&l->in, d->z_key, 0, 0);
-    case KERN_IDX_GATE: return in_panels(&l->in, d->z_gate, 0, 0);
-    case KERN_IDX_W: return in_panels(&l->in, d->z_w, 0, 0);
-    case KERN_IDX_KNORM_W: return floats(l->knorm_w, 1, 0, 0);
-    case KERN_IDX_KNORM_B: return floats(l->knorm_b, 1, 0, 0);
-    case KERN_IDX_APE: return floats(l->ape, d->idx_dim, 1, 0);
-    default: return in_panels(&l->out, 0, 0, m->v_dim); /* KERN_MLA_O */
+    case KERN_IDX_QB:
+        return in_panels(&l->cq, d->q_all, m->index_dim, 0);
+    case KERN_IDX_K:
+        return in_panels(&l->in, d->z_key, 0, 0);
+    case KERN_IDX_GATE:
+        return in_panels(&l->in, d->z_gate, 0, 0);
+    case KERN_IDX_W:
+        return in_panels(&l->in, d->z_w, 0, 0);
+    case KERN_IDX_KNORM_W:
+        return floats(l->knorm_w, 1, 0, 0);
+    case KERN_IDX_KNORM_B:
+        return floats(l->knorm_b, 1, 0, 0);
+    case KERN_IDX_APE:
+        return floats(l->ape, d->idx_dim, 1, 0);
+    default:
+        return in_panels(&l->out, 0, 0, m->v_dim); /* KERN_MLA_O */
     }
 }
 
-static struct place place_mlp(const struct cpu *c, const struct cpu_layer *l, const struct kern_tensor_id *id) {
+static struct place place_mlp(const struct cpu *c, const struct cpu_layer *l,
+                              const struct kern_tensor_id *id) {
     const struct cpu_dims *d = &c->l.d;
     struct place p;
     switch (id->part) {
     case KERN_MLP_GATE:
-    case KERN_SH_GATE: return alternating(&l->gate_up, 0);
+    case KERN_SH_GATE:
+        return alternating(&l->gate_up, 0);
     case KERN_MLP_UP:
-    case KERN_SH_UP: return alternating(&l->gate_up, 1);
+    case KERN_SH_UP:
+        return alternating(&l->gate_up, 1);
     case KERN_MLP_DOWN:
-    case KERN_SH_DOWN: return in_panels(&l->down, 0, 0, 0);
-    case KERN_ROUTER: return rows(l->router, PLACE_ROWS, d->e, c->k->cfg.model.hidden);
-    case KERN_ROUTER_BIAS: return floats(l->router_bias, 1, 0, 0);
-    case KERN_EXP_GATE: p = alternating(&l->exp_gate_up, 0); break;
-    case KERN_EXP_UP: p = alternating(&l->exp_gate_up, 1); break;
-    default: p = in_panels(&l->exp_down, 0, 0, 0); break; /* KERN_EXP_DOWN */
+    case KERN_SH_DOWN:
+        return in_panels(&l->down, 0, 0, 0);
+    case KERN_ROUTER:
+        return rows(l->router, PLACE_ROWS, d->e, c->k->cfg.model.hidden);
+    case KERN_ROUTER_BIAS:
+        return floats(l->router_bias, 1, 0, 0);
+    case KERN_EXP_GATE:
+        p = alternating(&l->exp_gate_up, 0);
+        break;
+    case KERN_EXP_UP:
+        p = alternating(&l->exp_gate_up, 1);
+        break;
+    default:
+        p = in_panels(&l->exp_down, 0, 0, 0);
+        break; /* KERN_EXP_DOWN */
     }
     p.off += id->expert * l->exp_stride;
     return p;
@@ -137,25 +187,41 @@ static struct place place_of(const struct cpu *c, const struct kern_tensor_id *i
     if (part >= KERN_MLP_GATE && part <= KERN_SH_DOWN)
         return place_mlp(c, l, id);
     switch (part) {
-    case KERN_EMBED: return rows(c->l.embed, PLACE_PLAIN, d->e, m->hidden);
-    case KERN_HEAD: return in_panels(&c->l.head, 0, 0, 0);
-    case KERN_FINAL_NORM: return floats(c->l.final_norm, 1, 0, 0);
-    case KERN_IN_NORM: return floats(l->in_norm, 1, 0, 0);
-    case KERN_POST_NORM: return floats(l->post_norm, 1, 0, 0);
-    case KERN_HC_ATTN_FN: return rows(l->hc_fn[0], PLACE_ROWS, d->hc * d->e, m->hidden);
-    case KERN_HC_ATTN_BASE: return floats(l->hc_base[0], 1, 0, 0);
-    case KERN_HC_ATTN_SCALE: return floats(l->hc_scale[0], 1, 0, 0);
-    case KERN_HC_FFN_FN: return rows(l->hc_fn[1], PLACE_ROWS, d->hc * d->e, m->hidden);
-    case KERN_HC_FFN_BASE: return floats(l->hc_base[1], 1, 0, 0);
-    case KERN_HC_FFN_SCALE: return floats(l->hc_scale[1], 1, 0, 0);
-    case KERN_DRAFT_ENORM: return floats(l->enorm, 1, 0, 0);
-    case KERN_DRAFT_HNORM: return floats(l->hnorm, 1, 0, 0);
-    case KERN_DRAFT_NORM: return floats(l->draft_norm, 1, 0, 0);
-    default: return in_panels(&l->eh, 0, 0, m->hidden); /* KERN_DRAFT_EH */
+    case KERN_EMBED:
+        return rows(c->l.embed, PLACE_PLAIN, d->e, m->hidden);
+    case KERN_HEAD:
+        return in_panels(&c->l.head, 0, 0, 0);
+    case KERN_FINAL_NORM:
+        return floats(c->l.final_norm, 1, 0, 0);
+    case KERN_IN_NORM:
+        return floats(l->in_norm, 1, 0, 0);
+    case KERN_POST_NORM:
+        return floats(l->post_norm, 1, 0, 0);
+    case KERN_HC_ATTN_FN:
+        return rows(l->hc_fn[0], PLACE_ROWS, d->hc * d->e, m->hidden);
+    case KERN_HC_ATTN_BASE:
+        return floats(l->hc_base[0], 1, 0, 0);
+    case KERN_HC_ATTN_SCALE:
+        return floats(l->hc_scale[0], 1, 0, 0);
+    case KERN_HC_FFN_FN:
+        return rows(l->hc_fn[1], PLACE_ROWS, d->hc * d->e, m->hidden);
+    case KERN_HC_FFN_BASE:
+        return floats(l->hc_base[1], 1, 0, 0);
+    case KERN_HC_FFN_SCALE:
+        return floats(l->hc_scale[1], 1, 0, 0);
+    case KERN_DRAFT_ENORM:
+        return floats(l->enorm, 1, 0, 0);
+    case KERN_DRAFT_HNORM:
+        return floats(l->hnorm, 1, 0, 0);
+    case KERN_DRAFT_NORM:
+        return floats(l->draft_norm, 1, 0, 0);
+    default:
+        return in_panels(&l->eh, 0, 0, m->hidden); /* KERN_DRAFT_EH */
     }
 }
 
-/* Byte offset of input k of output n in a panel matrix of kk inputs: word lane n % 8, upper half from 8 on. */
+/* Byte offset of input k of output n in a panel matrix of kk inputs: word lane n % 8, upper half from 8 on.
+ */
 static uint64_t panel_at(uint64_t off, uint64_t kk, uint64_t panel, uint64_t n, uint64_t k) {
     return off + ((panel * kk + k) * 8 + n % 8) * 4 + (n % 16 >= 8 ? 2 : 0);
 }
@@ -189,14 +255,15 @@ static uint64_t element_at(const struct cpu *c, const struct place *p, uint64_t 
     }
 }
 
-/* How the columns after (r, col) continue: `n` more elements either a fixed distance apart, or in 16-groups in
- * pair order, groups a fixed distance apart. */
+/* How the columns after (r, col) continue: `n` more elements either a fixed distance apart, or in 16-groups
+ * in pair order, groups a fixed distance apart. */
 struct run {
     uint64_t n, step;
     bool groups;
 };
 
-static struct run run_from(const struct cpu *c, const struct place *p, uint64_t r, uint64_t col, uint64_t cols) {
+static struct run run_from(const struct cpu *c, const struct place *p, uint64_t r, uint64_t col,
+                           uint64_t cols) {
     const struct kern_model_desc *m = &c->k->cfg.model;
     uint64_t left = cols - col;
     if (p->kind == PLACE_FLOAT)
@@ -212,8 +279,8 @@ static struct run run_from(const struct cpu *c, const struct place *p, uint64_t 
 }
 
 /* Whole elements of one run; `put` bytes each. */
-static void put_run(uint8_t *base, uint64_t at, const struct run *run, uint64_t lane, const uint8_t *src, uint64_t n,
-                    uint64_t put) {
+static void put_run(uint8_t *base, uint64_t at, const struct run *run, uint64_t lane, const uint8_t *src,
+                    uint64_t n, uint64_t put) {
     if (!run->groups) {
         for (uint64_t i = 0; i < n; i++)
             memcpy(base + at + i * run->step, src + i * put, put);
@@ -236,7 +303,8 @@ int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
     const uint8_t *src = bytes;
     uint8_t *base = k->mem[KERN_MEM_WEIGHTS].base;
     uint64_t size = t->format == KERN_F32 ? 4 : 2;
-    uint64_t up = (p.kind == PLACE_FLOAT ? 4 : 2) - size; /* BF16 kept as float: its bytes are the upper ones */
+    uint64_t up =
+        (p.kind == PLACE_FLOAT ? 4 : 2) - size; /* BF16 kept as float: its bytes are the upper ones */
     while (n) {
         uint64_t r = offset / size / t->cols, col = offset / size % t->cols, b = offset % size;
         uint64_t at = element_at(c, &p, r, col) + up, done;

@@ -8,15 +8,16 @@
 
 #include <math.h>
 
-/* Ids come from a checked plan, but a slot may have drawn nothing (masks left no token): its rows then compute
- * something harmless. */
+/* Ids come from a checked plan, but a slot may have drawn nothing (masks left no token): its rows then
+ * compute something harmless. */
 static uint32_t safe_token(const struct cpu_run *r, uint32_t token) {
     return token < r->c->k->cfg.model.vocab_rows ? token : 0;
 }
 
 static const uint16_t *embed_row(const struct cpu_run *r, uint32_t token) {
     const struct cpu_dims *d = &r->c->l.d;
-    return (const uint16_t *)(const void *)(r->c->weights + r->c->l.embed) + (uint64_t)safe_token(r, token) * d->e;
+    return (const uint16_t *)(const void *)(r->c->weights + r->c->l.embed) +
+           (uint64_t)safe_token(r, token) * d->e;
 }
 
 /* Bytes of distinct embedding rows: a bit per id in this member's scratch. */
@@ -58,7 +59,8 @@ void cpu_stage_embed(struct cpu_run *r) {
     run_barrier(r);
 }
 
-/* ---- hyper-connection sites ----------------------------------------------------------------------------- */
+/* ---- hyper-connection sites -----------------------------------------------------------------------------
+ */
 
 enum { MIX_GROUP = 4 };
 
@@ -83,7 +85,8 @@ static void site_products(struct cpu_run *r, const struct cpu_layer *l, uint32_t
             continue;
         }
         uint32_t i1 = (g + 1) * MIX_GROUP;
-        r->ops->dots(cpu_words(r, l->hc_fn[site]), width, g * MIX_GROUP, i1 < d->hc_rows ? i1 : d->hc_rows, s, mix);
+        r->ops->dots(cpu_words(r, l->hc_fn[site]), width, g * MIX_GROUP, i1 < d->hc_rows ? i1 : d->hc_rows, s,
+                     mix);
     }
 }
 
@@ -120,7 +123,8 @@ void cpu_stage_site_in(struct cpu_run *r, uint32_t layer, uint32_t site) {
     } else {
         const float *x = is_draft(r, layer) ? r->lane->plain : r->lane->streams;
         for (uint32_t i = share_lo(r, rows), hi = share_hi(r, rows); i < hi; i++)
-            r->ops->rms(r->lane->u + (uint64_t)i * d->e, x + (uint64_t)i * d->e, norm, d->e, m->hidden, m->rms_eps);
+            r->ops->rms(r->lane->u + (uint64_t)i * d->e, x + (uint64_t)i * d->e, norm, d->e, m->hidden,
+                        m->rms_eps);
         if (rows)
             count_bytes(r, d->e * 4ull);
     }
@@ -138,17 +142,18 @@ void cpu_stage_site_out(struct cpu_run *r, uint32_t layer, uint32_t site) {
         uint64_t row = lo / pieces, e = lo % pieces, n = pieces - e < hi - lo ? pieces - e : hi - lo;
         const float *y = r->lane->y + row * d->e + e * 16, *post = coef_row(r, (uint32_t)row);
         if (mhc)
-            r->ops->hc_merge(r->lane->streams + row * d->hc * d->e + e * 16, y, post, post + d->hc, d->hc, d->e,
-                             (uint32_t)n * 16);
+            r->ops->hc_merge(r->lane->streams + row * d->hc * d->e + e * 16, y, post, post + d->hc, d->hc,
+                             d->e, (uint32_t)n * 16);
         else
-            r->ops->axpy((is_draft(r, layer) ? r->lane->plain : r->lane->streams) + row * d->e + e * 16, 1.0f, y,
-                         (uint32_t)n * 16);
+            r->ops->axpy((is_draft(r, layer) ? r->lane->plain : r->lane->streams) + row * d->e + e * 16, 1.0f,
+                         y, (uint32_t)n * 16);
         lo += n;
     }
     run_barrier(r);
 }
 
-/* ---- the ends ------------------------------------------------------------------------------------------- */
+/* ---- the ends -------------------------------------------------------------------------------------------
+ */
 
 void cpu_stage_final(struct cpu_run *r) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
@@ -198,7 +203,8 @@ void cpu_stage_draft_out(struct cpu_run *r, uint32_t layer) {
     run_barrier(r);
 }
 
-/* ---- head ----------------------------------------------------------------------------------------------- */
+/* ---- head -----------------------------------------------------------------------------------------------
+ */
 
 void cpu_stage_head(struct cpu_run *r, uint32_t source) {
     struct kern *k = r->c->k;
@@ -210,8 +216,8 @@ void cpu_stage_head(struct cpu_run *r, uint32_t source) {
         if (samples[i].source != source)
             continue;
         if (n++ % r->n == r->me)
-            memcpy(r->lane->gather + (uint64_t)r->lane->logits_at[i] * d->e, from + (uint64_t)samples[i].row * d->e,
-                   d->e * sizeof(float));
+            memcpy(r->lane->gather + (uint64_t)r->lane->logits_at[i] * d->e,
+                   from + (uint64_t)samples[i].row * d->e, d->e * sizeof(float));
     }
     run_barrier(r);
     run_prod(r, &r->c->l.head, r->lane->gather + (uint64_t)first * d->e, d->e, n,
@@ -220,8 +226,9 @@ void cpu_stage_head(struct cpu_run *r, uint32_t source) {
     run_barrier(r);
     for (uint32_t i = 0, at = 0; i < r->plan->n_samples; i++)
         if (samples[i].source == source && at++ % r->n == r->me)
-            host_sample(&k->cfg.model, r->plan, i, r->lane->logits + (uint64_t)r->lane->logits_at[i] * d->vocab,
-                        r->scratch, &k->results[r->lane_id][i]);
+            host_sample(&k->cfg.model, r->plan, i,
+                        r->lane->logits + (uint64_t)r->lane->logits_at[i] * d->vocab, r->scratch,
+                        &k->results[r->lane_id][i]);
     run_barrier(r);
     for (uint32_t i = 0; r->me == 0 && i < r->plan->n_samples; i++)
         if (samples[i].source == source)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Packing: any windows in any order into memory that held anything give the same results; nothing is larger than the
- * format by more than a hundredth; weights nobody packed are refused. */
+/* Packing: any windows in any order into memory that held anything give the same results; nothing is larger
+ * than the format by more than a hundredth; weights nobody packed are refused. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -178,7 +178,8 @@ START_TEST(incomplete_is_refused) {
 }
 END_TEST
 
-/* The small checkpoint's widths, and those of the large models with fewer layers: at most 1 % over the format. */
+/* The small checkpoint's widths, and those of the large models with fewer layers: at most 1 % over the
+ * format. */
 static void check_size(const struct kern_config *cfg) {
     uint64_t bytes[KERN_MEM_N], format = 0;
     ck_assert_msg(kern_query("cpu", cfg, bytes) == 0, "%s", kern_open_error());

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The team of threads: every job runs once on every member, barriers hold everybody, what was written before one is
- * seen after it, sleepers wake, and nothing is left behind. */
+/* The team of threads: every job runs once on every member, barriers hold everybody, what was written before
+ * one is seen after it, sleepers wake, and nothing is left behind. */
 #include <check.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum { PHASES = 200, MAX = 5 };
 struct team {
     struct pool pool;
     uint32_t n;
-    uint32_t cell[MAX];  /* written by its member only, read by all after a barrier: plain memory on purpose */
+    uint32_t cell[MAX]; /* written by its member only, read by all after a barrier: plain memory on purpose */
     uint32_t taken[PHASES];
     uint32_t order[256], n_order;
     uint32_t wrong;

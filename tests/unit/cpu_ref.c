@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU backend against the oracle on random models: streams after every half layer, hidden states, logits, the
- * draft layer and the counters, in prefill chunks and in decode steps, for every kind of layer and odd sizes. */
+/* The CPU backend against the oracle on random models: streams after every half layer, hidden states, logits,
+ * the draft layer and the counters, in prefill chunks and in decode steps, for every kind of layer and odd
+ * sizes. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +26,8 @@ static void open_pair(struct pair *p, const struct kern_config *cfg, uint64_t se
     p->ref = km_open(p->m, "ref", NULL);
     p->cpu = km_open(p->m, "cpu", NULL);
     p->plan = km_plan_new(p->ref);
-    uint64_t n = cfg->max_rows[1] * (uint64_t)(cfg->model.hc_mult * cfg->model.hidden + cfg->model.vocab_rows);
+    uint64_t n =
+        cfg->max_rows[1] * (uint64_t)(cfg->model.hc_mult * cfg->model.hidden + cfg->model.vocab_rows);
     p->a = malloc(n * sizeof(float));
     p->b = malloc(n * sizeof(float));
     ck_assert(p->a && p->b);
@@ -46,10 +48,12 @@ static void near(const struct pair *p, const char *what, uint32_t at, uint64_t n
         d += ((double)p->a[i] - p->b[i]) * ((double)p->a[i] - p->b[i]);
         w += (double)p->a[i] * p->a[i];
     }
-    ck_assert_msg(n && sqrt(d) <= tolerance(&p->m->cfg) * sqrt(w), "%s %u: relative error %g", what, at, sqrt(d / w));
+    ck_assert_msg(n && sqrt(d) <= tolerance(&p->m->cfg) * sqrt(w), "%s %u: relative error %g", what, at,
+                  sqrt(d / w));
 }
 
-static void peek_both(struct pair *p, uint32_t lane, enum kern_peek what, uint32_t n, const char *name, uint32_t at) {
+static void peek_both(struct pair *p, uint32_t lane, enum kern_peek what, uint32_t n, const char *name,
+                      uint32_t at) {
     const struct kern_model_desc *m = &p->m->cfg.model;
     uint64_t width = what == KERN_PEEK_STREAMS  ? m->hc_mult * m->hidden
                      : what == KERN_PEEK_LOGITS ? m->vocab_rows
@@ -100,8 +104,8 @@ static void compare_rows(struct pair *p, const uint32_t *ids, uint32_t total, ui
     for (uint32_t l = 0; l < m->n_layers; l++)
         for (int s = 0; s < 2; s++) {
             both(p, lane, p->ref->half[lane][l][s], p->cpu->half[lane][l][s]);
-            peek_both(p, lane, KERN_PEEK_STREAMS, n, s ? "streams after the feed-forward of layer"
-                                                       : "streams after the mixer of layer", l);
+            peek_both(p, lane, KERN_PEEK_STREAMS, n,
+                      s ? "streams after the feed-forward of layer" : "streams after the mixer of layer", l);
         }
     both(p, lane, p->ref->final[lane], p->cpu->final[lane]);
     peek_both(p, lane, KERN_PEEK_HIDDEN, n, "hidden", 0);

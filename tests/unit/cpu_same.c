@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What may not change a single bit of the CPU backend's results: the number of threads, the instruction set, what
- * else is in the step, where prefill is cut, and whether rows were accepted from a pending window or decoded one by
- * one. Everything is compared with memcmp. */
+/* What may not change a single bit of the CPU backend's results: the number of threads, the instruction set,
+ * what else is in the step, where prefill is cut, and whether rows were accepted from a pending window or
+ * decoded one by one. Everything is compared with memcmp. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -52,11 +52,13 @@ static void record_free(struct record *r) {
     free(r->slot);
 }
 
-static void record_same(const struct km_inst *i, const struct record *a, const struct record *b, const char *what) {
+static void record_same(const struct km_inst *i, const struct record *a, const struct record *b,
+                        const char *what) {
     const struct kern_model_desc *m = &i->cfg.model;
     for (uint32_t t = 0; t < MAX_TOKENS; t++) {
-        ck_assert_msg(!memcmp(a->logits + t * m->vocab_rows, b->logits + t * m->vocab_rows, m->vocab_rows * 4),
-                      "%s: logits of position %u differ", what, t);
+        ck_assert_msg(
+            !memcmp(a->logits + t * m->vocab_rows, b->logits + t * m->vocab_rows, m->vocab_rows * 4),
+            "%s: logits of position %u differ", what, t);
         ck_assert_msg(!memcmp(a->draft + t * m->hidden, b->draft + t * m->hidden, m->hidden * 4),
                       "%s: draft hidden of position %u differs", what, t);
     }
@@ -84,13 +86,14 @@ static void record_rows(struct km_inst *i, struct km_plan *p, uint32_t lane, uin
 }
 
 /* Adds rows of a text to a plan, each with its sample: entries are in row order. */
-static void add_rows(struct km_plan *p, uint32_t slot, const uint32_t *ids, uint32_t total, uint32_t pos0, uint32_t n,
-                     uint32_t keep, uint32_t flags) {
+static void add_rows(struct km_plan *p, uint32_t slot, const uint32_t *ids, uint32_t total, uint32_t pos0,
+                     uint32_t n, uint32_t keep, uint32_t flags) {
     uint32_t next[MAX_TOKENS] = {0};
     for (uint32_t j = 0; j < n; j++)
         next[j] = pos0 + j + 1 < total ? ids[pos0 + j + 1] : KERN_NONE;
-    uint32_t row0 = km_plan_seq(p, slot, pos0, keep, flags | KERN_SEQ_DRAFT | (pos0 || keep ? 0 : KERN_SEQ_RESET),
-                                ids + pos0, n, next);
+    uint32_t row0 =
+        km_plan_seq(p, slot, pos0, keep, flags | KERN_SEQ_DRAFT | (pos0 || keep ? 0 : KERN_SEQ_RESET),
+                    ids + pos0, n, next);
     for (uint32_t j = 0; j < n; j++)
         km_plan_sample(p, row0 + j, KERN_SAMPLE_SCORE, KERN_SOURCE_TRUNK);
 }
@@ -228,8 +231,8 @@ START_TEST(batch_is_alone) {
 END_TEST
 
 /* One window of a sequence: `good` right tokens, then wrong ones. Returns the rows. */
-static uint32_t add_window(struct km_plan *p, struct km_rng *rng, uint32_t slot, const uint32_t *ids, uint32_t at,
-                           uint32_t keep, uint32_t end, uint32_t *ret_good) {
+static uint32_t add_window(struct km_plan *p, struct km_rng *rng, uint32_t slot, const uint32_t *ids,
+                           uint32_t at, uint32_t keep, uint32_t end, uint32_t *ret_good) {
     uint32_t tokens[KERN_MAX_WINDOW], next[KERN_MAX_WINDOW];
     uint32_t rows = 1 + km_below(rng, KERN_MAX_WINDOW), good = 1 + km_below(rng, rows);
     if (good > end - at)
@@ -240,15 +243,17 @@ static uint32_t add_window(struct km_plan *p, struct km_rng *rng, uint32_t slot,
         next[j] = tokens[j + 1];
     next[rows - 1] = KERN_NONE;
     next[good - 1] = ids[at + good];
-    uint32_t row0 = km_plan_seq(p, slot, at, keep, KERN_SEQ_DRAFT | (at ? 0 : KERN_SEQ_RESET), tokens, rows, next);
+    uint32_t row0 =
+        km_plan_seq(p, slot, at, keep, KERN_SEQ_DRAFT | (at ? 0 : KERN_SEQ_RESET), tokens, rows, next);
     for (uint32_t j = 0; j < rows; j++)
         km_plan_sample(p, row0 + j, KERN_SAMPLE_SCORE, KERN_SOURCE_TRUNK);
     *ret_good = good;
     return rows;
 }
 
-/* Windows of right and wrong tokens; some rows of each are kept, the rest forgotten; then a commit without rows and
- * a stretch of plain decoding, after which even the slots are the same. Two sequences side by side. */
+/* Windows of right and wrong tokens; some rows of each are kept, the rest forgotten; then a commit without
+ * rows and a stretch of plain decoding, after which even the slots are the same. Two sequences side by side.
+ */
 START_TEST(pending_windows) {
     struct kern_config cfg;
     enum { N = 150, WINDOWS = 130, SEQS = 2 };
