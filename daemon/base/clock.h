@@ -8,8 +8,8 @@
 #include <time.h>
 
 #define CLOCK_NS_PER_SEC UINT64_C(1000000000)
-#define CLOCK_NS_PER_MS UINT64_C(1000000)
-#define CLOCK_NS_PER_US UINT64_C(1000)
+#define CLOCK_NS_PER_MS  UINT64_C(1000000)
+#define CLOCK_NS_PER_US  UINT64_C(1000)
 
 static inline uint64_t clock_now_ns(void) {
     struct timespec ts;

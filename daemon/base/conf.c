@@ -16,7 +16,7 @@
 #include "conf_table.h"
 #include "size.h"
 
-#define CONF_FILE_MAX (1u << 20)
+#define CONF_FILE_MAX    (1u << 20)
 #define CONF_MAX_DROPINS 256
 
 static const char *const search_dirs[] = {"/etc/glmd", "/run/glmd", "/usr/lib/glmd"};
@@ -80,8 +80,9 @@ static int store_number(struct conf *c, const struct conf_row *row, const char *
         return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not a whole number%s", where, row->section, row->key,
                         value, row->type == CONF_T_BYTES ? " of bytes (suffixes: K, M, G)" : "");
     if (v < row->min || v > row->max)
-        return xerr_set(err, -ERANGE, "%s: [%s] %s=%s is out of range: expected %llu to %llu", where, row->section,
-                        row->key, value, (unsigned long long)row->min, (unsigned long long)row->max);
+        return xerr_set(err, -ERANGE, "%s: [%s] %s=%s is out of range: expected %llu to %llu", where,
+                        row->section, row->key, value, (unsigned long long)row->min,
+                        (unsigned long long)row->max);
     if (row->pow2 && (v & (v - 1)))
         return xerr_set(err, -ERANGE, "%s: [%s] %s=%s is not a power of two", where, row->section, row->key,
                         value);
@@ -106,14 +107,14 @@ static int store(struct conf *c, const struct conf_row *row, const char *value, 
     switch (row->type) {
     case CONF_T_PATH:
         if (*value != '/')
-            return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not an absolute path", where, row->section, row->key,
-                            value);
+            return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not an absolute path", where, row->section,
+                            row->key, value);
         /* fall through */
     case CONF_T_STRING:
         n = strlen(value);
         if (n >= row->size)
-            return xerr_set(err, -ENAMETOOLONG, "%s: [%s] %s is %zu bytes long, at most %zu are possible", where,
-                            row->section, row->key, n, row->size - 1);
+            return xerr_set(err, -ENAMETOOLONG, "%s: [%s] %s is %zu bytes long, at most %zu are possible",
+                            where, row->section, row->key, n, row->size - 1);
         memcpy(at, value, n + 1);
         return 0;
     case CONF_T_WORD:
@@ -202,8 +203,8 @@ static int read_section(struct reader *rd, char *s) {
                         rd->line);
     s[n - 1] = 0;
     if (!has_section(s + 1))
-        return xerr_set(rd->err, -EINVAL, "%s:%u: unknown section [%.60s]; see glmd.conf(5)", rd->path, rd->line,
-                        s + 1);
+        return xerr_set(rd->err, -EINVAL, "%s:%u: unknown section [%.60s]; see glmd.conf(5)", rd->path,
+                        rd->line, s + 1);
     snprintf(rd->section, sizeof rd->section, "%s", s + 1);
     return 0;
 }
@@ -214,17 +215,18 @@ static int read_key(struct reader *rd, char *s) {
     int r;
 
     if (!eq)
-        return xerr_set(rd->err, -EINVAL, "%s:%u: expected Key=Value, [Section] or a comment", rd->path, rd->line);
+        return xerr_set(rd->err, -EINVAL, "%s:%u: expected Key=Value, [Section] or a comment", rd->path,
+                        rd->line);
     *eq = 0;
     key = trim(s);
     value = trim(eq + 1);
     if (!rd->section[0])
-        return xerr_set(rd->err, -EINVAL, "%s:%u: key %.60s stands before the first section", rd->path, rd->line,
-                        key);
+        return xerr_set(rd->err, -EINVAL, "%s:%u: key %.60s stands before the first section", rd->path,
+                        rd->line, key);
     row = find_row(rd->section, key);
     if (!row)
-        return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; see glmd.conf(5)", rd->path, rd->line,
-                        key, rd->section);
+        return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; see glmd.conf(5)", rd->path,
+                        rd->line, key, rd->section);
     if (rd->seen[row - conf_rows])
         return xerr_set(rd->err, -EINVAL, "%s:%u: [%s] %s was set in line %u already", rd->path, rd->line,
                         rd->section, key, rd->seen[row - conf_rows]);
@@ -319,7 +321,8 @@ static int collect(struct dropin **list, size_t *n, const char *dir, struct xerr
         if (!is_dropin_name(e->d_name))
             continue;
         for (size_t i = 0; i < *n; i++)
-            hidden = hidden || strcmp((*list)[i].path + strlen((*list)[i].path) - strlen(e->d_name), e->d_name) == 0;
+            hidden = hidden ||
+                     strcmp((*list)[i].path + strlen((*list)[i].path) - strlen(e->d_name), e->d_name) == 0;
         if (hidden)
             continue;
         if (*n == CONF_MAX_DROPINS) {
@@ -388,14 +391,15 @@ int conf_check(const struct conf *c, struct xerr *err) {
     if (c->prefill_tokens % 64)
         return xerr_set(err, -EINVAL, "[Engine] PrefillTokens=%u is not a multiple of 64", c->prefill_tokens);
     if (c->max_sequences > c->max_requests)
-        return xerr_set(err, -EINVAL, "[Memory] MaxSequences=%u is larger than MaxRequests=%u", c->max_sequences,
-                        c->max_requests);
+        return xerr_set(err, -EINVAL, "[Memory] MaxSequences=%u is larger than MaxRequests=%u",
+                        c->max_sequences, c->max_requests);
     /* every live request keeps slots back for its last words; half the ring must remain for tokens */
     if ((uint64_t)c->quota_requests_per_connection * 8 > c->tq_records)
-        return xerr_set(err, -EINVAL,
-                        "[IPC] TokenRingRecords=%u is too small for [Quota] MaxRequestsPerConnection=%u: at least "
-                        "8 records a request are needed",
-                        c->tq_records, c->quota_requests_per_connection);
+        return xerr_set(
+            err, -EINVAL,
+            "[IPC] TokenRingRecords=%u is too small for [Quota] MaxRequestsPerConnection=%u: at least "
+            "8 records a request are needed",
+            c->tq_records, c->quota_requests_per_connection);
     return 0;
 }
 

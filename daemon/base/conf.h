@@ -23,8 +23,8 @@ enum conf_backend { CONF_BACKEND_CPU = 0, CONF_BACKEND_REF };
 
 struct conf {
     char model_path[CONF_PATH_MAX];
-    uint32_t backend; /* enum conf_backend */
-    uint32_t threads; /* 0 = online processors */
+    uint32_t backend;        /* enum conf_backend */
+    uint32_t threads;        /* 0 = online processors */
     uint32_t context_tokens; /* 0 = the model's, or what fits */
 
     uint64_t keep_free_bytes;
@@ -65,7 +65,8 @@ void conf_done(struct conf *c);
 
 /* Reads file and then file.d/ *.conf in order of name. file == NULL: the first of /etc/glmd, /run/glmd and
  * /usr/lib/glmd that has glmd.conf, and the drop-ins of all three in order of name, where a name in an
- * earlier directory hides the same name in a later one; nothing there is no error. A named file must exist. */
+ * earlier directory hides the same name in a later one; nothing there is no error. A named file must exist.
+ */
 int conf_load(struct conf *c, const char *file, struct xerr *err);
 
 /* One file without drop-ins. */

@@ -4,17 +4,18 @@
 
 #include "log.h"
 
-static const struct conf_word backend_words[] = {{"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {NULL, 0}};
+static const struct conf_word backend_words[] = {
+    {"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {NULL, 0}};
 static const struct conf_word io_words[] = {
     {"auto", CONF_IO_AUTO}, {"uring", CONF_IO_URING}, {"epoll", CONF_IO_EPOLL}, {NULL, 0}};
-static const struct conf_word level_words[] = {
-    {"error", LOG_LEVEL_ERROR}, {"warning", LOG_LEVEL_WARNING}, {"notice", LOG_LEVEL_NOTICE},
-    {"info", LOG_LEVEL_INFO},   {"debug", LOG_LEVEL_DEBUG},     {NULL, 0}};
+static const struct conf_word level_words[] = {{"error", LOG_LEVEL_ERROR},   {"warning", LOG_LEVEL_WARNING},
+                                               {"notice", LOG_LEVEL_NOTICE}, {"info", LOG_LEVEL_INFO},
+                                               {"debug", LOG_LEVEL_DEBUG},   {NULL, 0}};
 
-#define AT(field) .off = offsetof(struct conf, field), .size = sizeof ((struct conf *)0)->field
-#define K (UINT64_C(1) << 10)
-#define M (UINT64_C(1) << 20)
-#define G (UINT64_C(1) << 30)
+#define AT(field) .off = offsetof(struct conf, field), .size = sizeof((struct conf *)0)->field
+#define K         (UINT64_C(1) << 10)
+#define M         (UINT64_C(1) << 20)
+#define G         (UINT64_C(1) << 30)
 
 const struct conf_row conf_rows[] = {
     {"Model", "Path", CONF_T_STRING, AT(model_path), .def = "",
@@ -50,14 +51,18 @@ const struct conf_row conf_rows[] = {
     {"IPC", "MaxConnections", CONF_T_U32, AT(max_connections), .def = "64", .min = 1, .max = 4096,
      .doc = "Connections at the same time; further ones are refused with a reason."},
     {"IPC", "SubmissionRingEntries", CONF_T_U32, AT(sq_entries), .def = "256", .min = 16, .max = 4096,
-     .pow2 = true, .doc = "Entries of a connection's submission ring, a power of two. A client that asks for "
+     .pow2 = true,
+     .doc = "Entries of a connection's submission ring, a power of two. A client that asks for "
             "more gets this."},
-    {"IPC", "TokenRingRecords", CONF_T_U32, AT(tq_records), .def = "4096", .min = 64, .max = 65536, .pow2 = true,
+    {"IPC", "TokenRingRecords", CONF_T_U32, AT(tq_records), .def = "4096", .min = 64, .max = 65536,
+     .pow2 = true,
      .doc = "Records of a connection's token ring, a power of two. A client that asks for more gets this."},
     {"IPC", "PayloadBytes", CONF_T_BYTES, AT(payload_bytes), .def = "1M", .min = 64 * K, .max = 64 * M,
-     .pow2 = true, .doc = "Bytes of a connection's arena for requests, a power of two: the largest request. A "
+     .pow2 = true,
+     .doc = "Bytes of a connection's arena for requests, a power of two: the largest request. A "
             "client that asks for more gets this."},
-    {"IPC", "TextBytes", CONF_T_BYTES, AT(text_bytes), .def = "256K", .min = 64 * K, .max = 16 * M, .pow2 = true,
+    {"IPC", "TextBytes", CONF_T_BYTES, AT(text_bytes), .def = "256K", .min = 64 * K, .max = 16 * M,
+     .pow2 = true,
      .doc = "Bytes of a connection's arena for text on its way to the client, a power of two. A client that "
             "asks for more gets this."},
     {"IPC", "InlineConnections", CONF_T_U32, AT(inline_connections), .def = "8", .min = 0, .max = 4096,
@@ -67,10 +72,11 @@ const struct conf_row conf_rows[] = {
 
     {"Quota", "MaxConnectionsPerUid", CONF_T_U32, AT(quota_connections_per_uid), .def = "32", .min = 1,
      .max = 4096, .reload = true, .doc = "Connections of one user at the same time."},
-    {"Quota", "MaxRequestsPerUid", CONF_T_U32, AT(quota_requests_per_uid), .def = "128", .min = 1, .max = 65536,
-     .reload = true, .doc = "Live requests of one user over all connections; further ones end with an error."},
-    {"Quota", "MaxRequestsPerConnection", CONF_T_U32, AT(quota_requests_per_connection), .def = "64", .min = 1,
-     .max = 8192, .reload = true,
+    {"Quota", "MaxRequestsPerUid", CONF_T_U32, AT(quota_requests_per_uid), .def = "128", .min = 1,
+     .max = 65536, .reload = true,
+     .doc = "Live requests of one user over all connections; further ones end with an error."},
+    {"Quota", "MaxRequestsPerConnection", CONF_T_U32, AT(quota_requests_per_connection), .def = "64",
+     .min = 1, .max = 8192, .reload = true,
      .doc = "Live requests of one connection. New connections see a changed value."},
     {"Quota", "MaxRegionBytesPerUid", CONF_T_BYTES, AT(quota_region_bytes_per_uid), .def = "256M", .min = M,
      .max = 64 * G, .reload = true, .doc = "Shared memory of all connections of one user."},
@@ -88,4 +94,5 @@ const struct conf_row conf_rows[] = {
 
 const size_t conf_n_rows = sizeof conf_rows / sizeof conf_rows[0];
 
-_Static_assert(sizeof conf_rows / sizeof conf_rows[0] <= CONF_MAX_KEYS, "origin[] of struct conf is too short");
+_Static_assert(sizeof conf_rows / sizeof conf_rows[0] <= CONF_MAX_KEYS,
+               "origin[] of struct conf is too short");

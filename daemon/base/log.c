@@ -133,8 +133,8 @@ static void emit_line(enum log_level level, const char *file, int line, const st
     ssize_t r;
 
     if (out.journal_fd >= 0) {
-        put(&l, "MESSAGE=%s\nPRIORITY=%d\nSYSLOG_IDENTIFIER=glmd\nCODE_FILE=%s\nCODE_LINE=%d\n", msg, (int)level,
-            file, line);
+        put(&l, "MESSAGE=%s\nPRIORITY=%d\nSYSLOG_IDENTIFIER=glmd\nCODE_FILE=%s\nCODE_LINE=%d\n", msg,
+            (int)level, file, line);
         if (f && f->event > LOG_EV_NONE && f->event < LOG_EV_COUNT)
             put(&l, "MESSAGE_ID=%s\n", message_ids[f->event]);
         if (f && f->conn)

@@ -45,7 +45,7 @@ struct log_fields {
 /* One bucket per source (a connection, a user): at most LOG_RATE_BURST lines in LOG_RATE_NS, then one line
  * that says how many were left out. Zero-initialised. Used by one thread at a time. */
 #define LOG_RATE_BURST 20u
-#define LOG_RATE_NS UINT64_C(30000000000)
+#define LOG_RATE_NS    UINT64_C(30000000000)
 struct log_rate {
     uint64_t since_ns;
     uint32_t lines, dropped;
@@ -63,10 +63,10 @@ void log_write(enum log_level level, const char *file, int line, const struct lo
                struct log_rate *rate, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 
 #define log_full(level, f, rate, ...) log_write((level), __FILE__, __LINE__, (f), (rate), __VA_ARGS__)
-#define log_error(...) log_full(LOG_LEVEL_ERROR, NULL, NULL, __VA_ARGS__)
-#define log_warning(...) log_full(LOG_LEVEL_WARNING, NULL, NULL, __VA_ARGS__)
-#define log_notice(...) log_full(LOG_LEVEL_NOTICE, NULL, NULL, __VA_ARGS__)
-#define log_info(...) log_full(LOG_LEVEL_INFO, NULL, NULL, __VA_ARGS__)
-#define log_debug(...) log_full(LOG_LEVEL_DEBUG, NULL, NULL, __VA_ARGS__)
+#define log_error(...)                log_full(LOG_LEVEL_ERROR, NULL, NULL, __VA_ARGS__)
+#define log_warning(...)              log_full(LOG_LEVEL_WARNING, NULL, NULL, __VA_ARGS__)
+#define log_notice(...)               log_full(LOG_LEVEL_NOTICE, NULL, NULL, __VA_ARGS__)
+#define log_info(...)                 log_full(LOG_LEVEL_INFO, NULL, NULL, __VA_ARGS__)
+#define log_debug(...)                log_full(LOG_LEVEL_DEBUG, NULL, NULL, __VA_ARGS__)
 
 #endif

@@ -29,8 +29,8 @@ struct spsc {
     uint32_t mask;
     uint32_t size; /* bytes of a record */
     /* 128 bytes apart: adjacent lines are fetched in pairs */
-    alignas(128) _Atomic uint32_t tail; /* producer */
-    alignas(128) _Atomic uint32_t head; /* consumer */
+    alignas(128) _Atomic uint32_t tail;     /* producer */
+    alignas(128) _Atomic uint32_t head;     /* consumer */
     alignas(128) _Atomic uint32_t sleeping; /* consumer: 1 while it may be asleep */
 };
 
@@ -107,7 +107,8 @@ static inline void *spsc_peek_at(struct spsc *q, uint32_t ahead) {
 }
 
 static inline void spsc_advance(struct spsc *q, uint32_t n) {
-    atomic_store_explicit(&q->head, atomic_load_explicit(&q->head, memory_order_relaxed) + n, memory_order_release);
+    atomic_store_explicit(&q->head, atomic_load_explicit(&q->head, memory_order_relaxed) + n,
+                          memory_order_release);
 }
 
 /* Everything pushed has been consumed *and* advanced past: what the consumer did before spsc_advance is

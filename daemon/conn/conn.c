@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* One connection: accept, handshake, packets on the socket, bells, and the end. Its memory outlives the socket
- * until every stream is retired, because engine and emit thread write to the rings until then. io thread. */
+/* One connection: accept, handshake, packets on the socket, bells, and the end. Its memory outlives the
+ * socket until every stream is retired, because engine and emit thread write to the rings until then. io
+ * thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,8 @@ enum { MAX_EDGES_PER_SEC = 1000, MAX_FAULTS = 10 };
 void conn_log(struct conn *c, enum log_level level, enum log_event ev, const char *text) {
     struct log_fields f = {.event = ev, .conn = c->id, .uid = c->user->uid};
 
-    log_full(level, &f, level == LOG_LEVEL_DEBUG ? &c->user->debug_rate : &c->user->rate, "%s (process %u)", text,
-             c->pid);
+    log_full(level, &f, level == LOG_LEVEL_DEBUG ? &c->user->debug_rate : &c->user->rate, "%s (process %u)",
+             text, c->pid);
 }
 
 int conn_send(struct conn *c, struct hello_msg *msg, const int *fds, unsigned n_fds) {
@@ -127,7 +128,8 @@ void conn_finish_if_done(struct conn *c) {
     free(c);
 }
 
-/* ---- handshake ------------------------------------------------------------------------------------------ */
+/* ---- handshake ------------------------------------------------------------------------------------------
+ */
 
 static void on_bell(void *ctx, unsigned events) {
     struct conn *c = ctx;
@@ -371,7 +373,8 @@ void conn_open(struct server *s, int fd) {
         return;
     }
     if (u->refused_until_ns > clock_now_ns()) {
-        refuse(s, fd, u, -EACCES, 60000, "this user broke the protocol repeatedly and is refused for a minute");
+        refuse(s, fd, u, -EACCES, 60000,
+               "this user broke the protocol repeatedly and is refused for a minute");
         return;
     }
     if (s->n_conns >= conf->max_connections) {
@@ -379,7 +382,8 @@ void conn_open(struct server *s, int fd) {
         return;
     }
     if (u->connections >= conf->quota_connections_per_uid) {
-        refuse(s, fd, u, -EDQUOT, 1000, "this user has all the connections that [Quota] MaxConnectionsPerUid allows");
+        refuse(s, fd, u, -EDQUOT, 1000,
+               "this user has all the connections that [Quota] MaxConnectionsPerUid allows");
         return;
     }
     c = calloc(1, sizeof *c);

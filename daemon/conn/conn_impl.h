@@ -55,7 +55,7 @@ struct conn {
     bool ready;   /* entries may be waiting: look at them in the next turn */
     bool blocked; /* the first entry waits for room in the token ring */
     uint64_t edges_since_ns, paused_until_ns;
-    uint32_t edges; /* bells without a new entry in this second */
+    uint32_t edges;   /* bells without a new entry in this second */
     bool model_known; /* limits hold the model's numbers */
 };
 
@@ -113,6 +113,6 @@ void server_write_conn_status(struct server *s, struct conn *c);
 
 /* user.c */
 struct user *user_get(struct server *s, uint32_t uid); /* NULL: no memory */
-void user_put(struct server *s, struct user *u); /* frees it when nothing refers to it any more */
+void user_put(struct server *s, struct user *u);       /* frees it when nothing refers to it any more */
 
 #endif

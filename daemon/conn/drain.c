@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Takes submission entries out of a connection's ring: at most 16 a turn, each copied once into private memory
- * before anything of it is looked at, index pages read inside a SIGBUS guard. io thread. */
+/* Takes submission entries out of a connection's ring: at most 16 a turn, each copied once into private
+ * memory before anything of it is looked at, index pages read inside a SIGBUS guard. io thread. */
 #include <errno.h>
 #include <string.h>
 
@@ -113,8 +113,9 @@ void conn_drain(struct conn *c) {
     }
     n = look(c, e, MAX_ENTRIES);
     if (n < 0) {
-        conn_fault(c, n, n == -EFAULT ? "the memory of the submission ring was taken away"
-                                      : "an impossible tail of the submission ring");
+        conn_fault(c, n,
+                   n == -EFAULT ? "the memory of the submission ring was taken away"
+                                : "an impossible tail of the submission ring");
         return;
     }
     for (; done < n && r == 0; done++) {

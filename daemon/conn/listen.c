@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The listening socket: made and locked here, or taken from the service manager. The lock is a file beside
- * the socket that the daemon keeps open; the kernel lets go of it however the daemon ends, so a socket without
- * a locked file is a leftover. io thread. */
+ * the socket that the daemon keeps open; the kernel lets go of it however the daemon ends, so a socket
+ * without a locked file is a leftover. io thread. */
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -30,8 +30,9 @@ static int make_parent(const char *path, struct xerr *err) {
     *slash = 0;
     if (mkdir(dir, 0755) == 0 || errno == EEXIST)
         return 0;
-    return xerr_set(err, -errno, "socket directory %s cannot be made: %s; create it or choose another [IPC] Socket",
-                    dir, strerror(errno));
+    return xerr_set(err, -errno,
+                    "socket directory %s cannot be made: %s; create it or choose another [IPC] Socket", dir,
+                    strerror(errno));
 }
 
 /* The lock file stays when the daemon ends: removing it would race with a daemon that has just opened it. */
@@ -52,7 +53,8 @@ static int take_lock(struct server *s, struct xerr *err) {
         pid[strcspn(pid, "\n")] = 0;
         close(fd);
         if (r == -EWOULDBLOCK)
-            return xerr_set(err, -EADDRINUSE, "another glmd%s%s serves %s; stop it or choose another [IPC] Socket",
+            return xerr_set(err, -EADDRINUSE,
+                            "another glmd%s%s serves %s; stop it or choose another [IPC] Socket",
                             *pid ? " with process id " : "", pid, s->socket_path);
         return xerr_set(err, r, "lock file %s cannot be locked: %s", s->lock_path, strerror(-r));
     }
@@ -61,7 +63,8 @@ static int take_lock(struct server *s, struct xerr *err) {
     if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n) {
         r = errno ? -errno : -ENOSPC;
         close(fd);
-        return xerr_set(err, r, "lock file %s cannot be written: %s; is the disk full?", s->lock_path, strerror(-r));
+        return xerr_set(err, r, "lock file %s cannot be written: %s; is the disk full?", s->lock_path,
+                        strerror(-r));
     }
     s->lock_fd = fd;
     return 0;
@@ -75,7 +78,8 @@ static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
     if (lstat(sa->sun_path, &st) < 0)
         return errno == ENOENT ? 0 : xerr_set(err, -errno, "%s: %s", sa->sun_path, strerror(errno));
     if (!S_ISSOCK(st.st_mode))
-        return xerr_set(err, -EEXIST, "%s exists and is not a socket; move it away or choose another [IPC] Socket",
+        return xerr_set(err, -EEXIST,
+                        "%s exists and is not a socket; move it away or choose another [IPC] Socket",
                         sa->sun_path);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -83,9 +87,11 @@ static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
     r = connect(fd, (const struct sockaddr *)sa, sizeof *sa) < 0 ? -errno : 0;
     close(fd);
     if (r == 0 || r == -EPROTOTYPE || r == -EAGAIN)
-        return xerr_set(err, -EADDRINUSE, "another program listens on %s; choose another [IPC] Socket", sa->sun_path);
+        return xerr_set(err, -EADDRINUSE, "another program listens on %s; choose another [IPC] Socket",
+                        sa->sun_path);
     if (unlink(sa->sun_path) < 0)
-        return xerr_set(err, -errno, "the leftover socket %s cannot be removed: %s", sa->sun_path, strerror(errno));
+        return xerr_set(err, -errno, "the leftover socket %s cannot be removed: %s", sa->sun_path,
+                        strerror(errno));
     log_notice("removed the leftover socket %s of a daemon that is gone", sa->sun_path);
     return 0;
 }
@@ -139,8 +145,8 @@ int server_listen_path(struct server *s, const char *path, const char *group, st
     int fd, r;
 
     if (strlen(path) >= sizeof sa.sun_path)
-        return xerr_set(err, -ENAMETOOLONG, "socket path %s is %zu bytes long, at most %zu are possible", path,
-                        strlen(path), sizeof sa.sun_path - 1);
+        return xerr_set(err, -ENAMETOOLONG, "socket path %s is %zu bytes long, at most %zu are possible",
+                        path, strlen(path), sizeof sa.sun_path - 1);
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     snprintf(s->socket_path, sizeof s->socket_path, "%s", path);
     r = make_parent(path, err);
@@ -186,12 +192,13 @@ int server_listen_fd(struct server *s, int fd, struct xerr *err) {
 
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
         (n = sizeof listening, getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n)) < 0 ||
-        getsockname(fd, (struct sockaddr *)&sa, &sa_len) < 0 || sa.ss_family != AF_UNIX || type != SOCK_SEQPACKET ||
-        !listening) {
+        getsockname(fd, (struct sockaddr *)&sa, &sa_len) < 0 || sa.ss_family != AF_UNIX ||
+        type != SOCK_SEQPACKET || !listening) {
         close(fd);
-        return xerr_set(err, -EINVAL,
-                        "the descriptor from the service manager is not a listening Unix socket of sequential "
-                        "packets; the socket unit needs ListenSequentialPacket=");
+        return xerr_set(
+            err, -EINVAL,
+            "the descriptor from the service manager is not a listening Unix socket of sequential "
+            "packets; the socket unit needs ListenSequentialPacket=");
     }
     fcntl(fd, F_SETFL, O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);

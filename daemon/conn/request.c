@@ -103,7 +103,8 @@ static int decode(struct conn *c, const struct glmw_entry *e, struct prep_req *p
     mem = reqdec_mem_bytes(&limits, e->payload_len);
     p->dec_mem = malloc(mem);
     if (!p->dec_mem)
-        return xerr_set(err, -ENOMEM, "the daemon has no memory to decode a request of %u bytes", e->payload_len);
+        return xerr_set(err, -ENOMEM, "the daemon has no memory to decode a request of %u bytes",
+                        e->payload_len);
     r = reqdec_decode(p->payload, e->payload_len, &limits, c->features, p->dec_mem, mem, &p->dec, &why);
     if (r < 0)
         return xerr_set(err, r, "%s at byte %u of the request: %s", tlv_name(why.type), why.offset,

@@ -24,7 +24,8 @@ void user_put(struct server *s, struct user *u) {
     uint64_t now = clock_now_ns();
 
     if (u->connections || u->live || u->refused_until_ns > now ||
-        (u->faults && now - u->faults_since_ns < 60 * CLOCK_NS_PER_SEC) || now - u->rate.since_ns < LOG_RATE_NS)
+        (u->faults && now - u->faults_since_ns < 60 * CLOCK_NS_PER_SEC) ||
+        now - u->rate.since_ns < LOG_RATE_NS)
         return;
     for (struct user **at = &s->users; *at; at = &(*at)->next)
         if (*at == u) {

@@ -66,7 +66,8 @@ static void set_error(struct emit_conn *c, int error) {
 }
 
 bool econn_is_gone(const struct emit_conn *c) {
-    return c->closing || atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->error, memory_order_relaxed);
+    return c->closing ||
+           atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->error, memory_order_relaxed);
 }
 
 /* Spans end where the record after which they were written ends; the numbers are our own. */

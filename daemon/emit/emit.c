@@ -41,7 +41,8 @@ int emit_new(const struct emit_options *opt, struct emit **ret) {
     if (size_mul(opt->max_streams, e->opt.outbox_bytes, &bytes))
         e->outboxes = calloc(1, bytes);
     if (!e->streams || !e->credit || !e->outboxes ||
-        spsc_init(&e->handover, pow2_at_least(4 * (uint64_t)opt->max_streams), sizeof(struct stream_event)) < 0) {
+        spsc_init(&e->handover, pow2_at_least(4 * (uint64_t)opt->max_streams), sizeof(struct stream_event)) <
+            0) {
         emit_free(e);
         return -ENOMEM;
     }
@@ -67,7 +68,8 @@ struct emit *emit_free(struct emit *e) {
     return NULL;
 }
 
-int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos, struct xerr *err) {
+int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos,
+                  struct xerr *err) {
     const struct outparse_limits lim = OUTPARSE_LIMITS_DEFAULT;
     uint64_t each, all;
     int r;
@@ -79,7 +81,8 @@ int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, si
         return r;
     each = (outparse_bytes(&lim, tok) + 63) & ~(uint64_t)63;
     if (!size_mul(each, e->opt.max_streams, &all) || !(e->parser_mem = calloc(1, all)))
-        return xerr_set(err, -ENOMEM, "no memory for the output parsers of %u requests; lower [Memory] MaxRequests",
+        return xerr_set(err, -ENOMEM,
+                        "no memory for the output parsers of %u requests; lower [Memory] MaxRequests",
                         e->opt.max_streams);
     for (uint32_t i = 0; i < e->opt.max_streams && r == 0; i++)
         r = outparse_init((uint8_t *)e->parser_mem + i * each, each, &lim, tok, &e->streams[i].parser);
@@ -89,7 +92,8 @@ int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, si
     return 0;
 }
 
-/* ---- the engine's sink ---------------------------------------------------------------------------------- */
+/* ---- the engine's sink ----------------------------------------------------------------------------------
+ */
 
 static void set_credit(struct emit_stream *s, uint32_t records) {
     atomic_store_explicit(&s->e->credit[s->index].records, records, memory_order_relaxed);
@@ -193,7 +197,8 @@ void emit_get_sink(struct emit *e, struct stream_sink *ret) {
     };
 }
 
-/* ---- the emit thread ------------------------------------------------------------------------------------ */
+/* ---- the emit thread ------------------------------------------------------------------------------------
+ */
 
 /* One batch: everything that is there, at most BATCH events. The records count as consumed only after all of
  * them were published, because the engine takes an empty ring as leave to publish itself. */

@@ -23,7 +23,7 @@
 
 struct emit;
 struct emit_conn;
-struct tok;         /* text room; conn and main see only pointers */
+struct tok; /* text room; conn and main see only pointers */
 struct outtools;
 struct stopstr_set;
 
@@ -32,9 +32,9 @@ struct emit_options {
     uint32_t inline_conns; /* up to so many connections the engine thread publishes itself */
     uint32_t outbox_bytes; /* per stream; 0 = 128 KiB. Touched only when a client is slow */
     void *ctx;
-    void (*kick)(void *ctx);                         /* credit may have come back: tell the engine */
-    void (*wake_io)(void *ctx);                      /* something waits for emit_take_retired or _is_broken */
-    void (*cancel)(void *ctx, struct stream_id id);  /* the stream cannot be shown any further */
+    void (*kick)(void *ctx);                        /* credit may have come back: tell the engine */
+    void (*wake_io)(void *ctx);                     /* something waits for emit_take_retired or _is_broken */
+    void (*cancel)(void *ctx, struct stream_id id); /* the stream cannot be shown any further */
 };
 
 int emit_new(const struct emit_options *opt, struct emit **ret);

@@ -18,15 +18,15 @@ enum right { RIGHT_FREE = 0, RIGHT_HELD = 1, RIGHT_HELD_KICK = 2 /* the engine w
 struct emit_conn {
     struct emit *e;
     _Atomic uint32_t right;
-    _Atomic int error; /* first fault of the client; readable without the right */
+    _Atomic int error;     /* first fault of the client; readable without the right */
     _Atomic uint32_t live; /* readable without the right */
     bool closing;
-    bool urgent; /* something put since the last publish must wake the client */
-    bool waiting;  /* something below waits for room, and credit_wanted is set */
-    bool denied;   /* the engine was refused credit for a stream */
-    bool io_waits; /* io could not put an ACCEPTED or a refusal */
-    bool engine_holds; /* engine thread only: it holds the right in this publish call */
-    uint64_t turned_away; /* engine thread only: the publish call in which it did not get the right */
+    bool urgent;                  /* something put since the last publish must wake the client */
+    bool waiting;                 /* something below waits for room, and credit_wanted is set */
+    bool denied;                  /* the engine was refused credit for a stream */
+    bool io_waits;                /* io could not put an ACCEPTED or a refusal */
+    bool engine_holds;            /* engine thread only: it holds the right in this publish call */
+    uint64_t turned_away;         /* engine thread only: the publish call in which it did not get the right */
     struct emit_conn *next_held;  /* engine thread only */
     struct emit_conn *next_batch; /* emit thread only */
     struct glmw_producer tq;
@@ -37,7 +37,7 @@ struct emit_conn {
     uint8_t *txt;
     uint64_t txt_bytes, txt_head, txt_tail; /* free-running; a span never wraps */
     uint64_t *txt_after; /* [ring slots] txt_tail when the slot was filled; private, the client cannot lie */
-    uint32_t first; /* stream list */
+    uint32_t first;      /* stream list */
     struct bell_counts counts;
     uint64_t stalls, safety_wakes;
 };
@@ -78,8 +78,8 @@ struct emit_stream {
     uint32_t rec_per_token;
 
     struct outparse *parser;
-    bool open_token;     /* the TOKEN piece of the event being read may still take text */
-    size_t open_at;      /* its offset in the outbox */
+    bool open_token; /* the TOKEN piece of the event being read may still take text */
+    size_t open_at;  /* its offset in the outbox */
     uint64_t event_ns;
 
     uint8_t *outbox;
@@ -110,7 +110,7 @@ struct emit {
     _Atomic uint32_t retired; /* newest first, NO_STREAM = none */
 
     uint64_t publish_calls; /* engine thread */
-    struct spsc handover; /* engine thread -> emit thread: struct stream_event */
+    struct spsc handover;   /* engine thread -> emit thread: struct stream_event */
     pthread_t thread;
     bool running;
     _Atomic uint32_t stop;
@@ -131,7 +131,7 @@ bool econn_text(struct emit_conn *c, const void *text, uint32_t len, uint32_t *r
 void econn_put(struct emit_conn *c, const void *slot64); /* the caller checked the room */
 /* Sets credit_wanted and looks once more; true when the client has given something back meanwhile. */
 bool econn_ask(struct emit_conn *c);
-void econn_settle(struct emit_conn *c); /* last thing before the right is given up */
+void econn_settle(struct emit_conn *c);    /* last thing before the right is given up */
 bool econn_flush_all(struct emit_conn *c); /* true: nothing waits any more */
 
 /* estream.c: pieces, outbox, records of a stream */
@@ -144,7 +144,8 @@ uint32_t estream_credit(const struct emit_stream *s);
 
 /* epiece.c: from parser events to pieces in the outbox */
 void epiece_sink(void *arg, const struct outparse_ev *ev);
-bool epiece_put(struct emit_stream *s, const struct piece *p, const struct stream_alt *alts, const char *text);
+bool epiece_put(struct emit_stream *s, const struct piece *p, const struct stream_alt *alts,
+                const char *text);
 void epiece_token(struct emit_stream *s, const struct stream_event *ev);
 void epiece_mark_step_end(struct emit_stream *s);
 

@@ -112,7 +112,8 @@ static struct emit_stream *take_slot(struct emit *e) {
     for (uint32_t n = 0; n < e->opt.max_streams; n++) {
         uint32_t i = (e->free_hint + n) % e->opt.max_streams;
 
-        if (atomic_load_explicit(&e->streams[i].gen, memory_order_relaxed) == 0) { /* set by this thread only */
+        if (atomic_load_explicit(&e->streams[i].gen, memory_order_relaxed) ==
+            0) { /* set by this thread only */
             e->free_hint = i + 1;
             return &e->streams[i];
         }

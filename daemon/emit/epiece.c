@@ -28,7 +28,8 @@ static bool make_room(struct emit_stream *s, size_t n) {
     return cap - s->out_tail >= n;
 }
 
-bool epiece_put(struct emit_stream *s, const struct piece *p, const struct stream_alt *alts, const char *text) {
+bool epiece_put(struct emit_stream *s, const struct piece *p, const struct stream_alt *alts,
+                const char *text) {
     size_t alt_bytes = p->n_alts * sizeof *alts, total = align8(sizeof *p + alt_bytes + p->len);
     uint8_t *at;
 

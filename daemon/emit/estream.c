@@ -146,7 +146,8 @@ static bool put_ids(struct emit_stream *s) {
         r.tag = s->tag;
         for (uint32_t i = 0; i < GLMW_IDS_PER_REC; i++)
             r.id[i] = s->ids_at + i < s->n_ids ? s->ids[s->ids_at + i] : GLMW_TOKEN_NONE;
-        r.count = (uint8_t)(s->n_ids - s->ids_at < GLMW_IDS_PER_REC ? s->n_ids - s->ids_at : GLMW_IDS_PER_REC);
+        r.count =
+            (uint8_t)(s->n_ids - s->ids_at < GLMW_IDS_PER_REC ? s->n_ids - s->ids_at : GLMW_IDS_PER_REC);
         s->ids_at += r.count;
         econn_put(s->conn, &r);
     }

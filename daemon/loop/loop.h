@@ -30,7 +30,7 @@ typedef void (*loop_fn)(void *ctx);
 /* AUTO tries io_uring first and falls back to epoll; *ret_why is then the errno of the attempt (negative), 0
  * when nothing went wrong. A forced backend that is not available is an error. */
 int loop_new(enum loop_want want, struct loop **ret, int *ret_why);
-struct loop *loop_free(struct loop *l); /* frees every source and timer left; NULL ok; returns NULL */
+struct loop *loop_free(struct loop *l);      /* frees every source and timer left; NULL ok; returns NULL */
 const char *loop_name(const struct loop *l); /* "uring" or "epoll" */
 
 /* fd is borrowed and must be non-blocking; it stays open until loop_del returned. */
@@ -43,7 +43,7 @@ void loop_del(struct loop *l, struct loop_source *s);
 int loop_pause(struct loop *l, struct loop_source *s, bool pause);
 
 int loop_timer_new(struct loop *l, loop_fn fn, void *ctx, struct loop_timer **ret);
-void loop_timer_set(struct loop_timer *t, uint64_t at_ns); /* CLOCK_MONOTONIC; 0 = off; fires once */
+void loop_timer_set(struct loop_timer *t, uint64_t at_ns);  /* CLOCK_MONOTONIC; 0 = off; fires once */
 void loop_timer_free(struct loop *l, struct loop_timer *t); /* NULL ok */
 
 /* fn runs at the end of every turn; while it returns true the loop does not sleep. One per loop. */

@@ -13,7 +13,7 @@ struct loop_source {
     loop_io_fn io;
     loop_accept_fn accept; /* set for listening sockets */
     void *ctx;
-    bool dead;    /* loop_del was called */
+    bool dead; /* loop_del was called */
     bool paused;
     uint32_t ops; /* uring: operations whose last completion has not been seen */
     bool armed;   /* uring: a multishot operation is in the ring */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The loop on io_uring: one ring of one issuer, completions run on this thread (DEFER_TASKRUN), multishot poll
- * for every descriptor and multishot accept for listening sockets; liburing 2.3, kernel 6.1. The ring starts
- * disabled and allows only the operations named below, because seccomp cannot see what goes through a ring.
- * io thread only; the thread that calls loop_new must be the one that runs the loop.
+/* The loop on io_uring: one ring of one issuer, completions run on this thread (DEFER_TASKRUN), multishot
+ * poll for every descriptor and multishot accept for listening sockets; liburing 2.3, kernel 6.1. The ring
+ * starts disabled and allows only the operations named below, because seccomp cannot see what goes through a
+ * ring. io thread only; the thread that calls loop_new must be the one that runs the loop.
  *
  * A source may be freed only after the last completion of each of its operations: s->ops counts them. */
 #include <errno.h>
@@ -67,7 +67,8 @@ static void cancel(struct impl *m, struct loop_source *s) {
 
 static int restrict_ring(struct io_uring *ring) {
     struct io_uring_restriction res[ALLOWED_OPS];
-    static const uint8_t ops[] = {IORING_OP_POLL_ADD, IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL, IORING_OP_NOP};
+    static const uint8_t ops[] = {IORING_OP_POLL_ADD, IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL,
+                                  IORING_OP_NOP};
     unsigned n = 0;
 
     memset(res, 0, sizeof res);
@@ -80,7 +81,8 @@ static int restrict_ring(struct io_uring *ring) {
     /* liburing 2.3 declares wrappers for both calls but does not export them */
     if (syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_RESTRICTIONS, res, n) < 0)
         return -errno;
-    return syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0 ? -errno : 0;
+    return syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0 ? -errno
+                                                                                                     : 0;
 }
 
 static int uring_open(struct loop *l) {

@@ -19,7 +19,8 @@ static struct engine *get_engine(struct daemon *d) {
     return atomic_load_explicit(&d->engine, memory_order_acquire);
 }
 
-/* ---- the tick ------------------------------------------------------------------------------------------- */
+/* ---- the tick -------------------------------------------------------------------------------------------
+ */
 
 static uint32_t rate(uint32_t mean, uint64_t tokens, uint64_t ns) {
     double now = ns ? (double)tokens * 1e12 / (double)ns : 0.0;
@@ -49,7 +50,8 @@ static void write_status(struct daemon *d, uint64_t now) {
     if (e && d->ready) {
         engine_get_stats(e, &st);
         d->decode_mtok_s = rate(d->decode_mtok_s, st.decode_tokens - d->last_decode, now - d->last_tick_ns);
-        d->prefill_mtok_s = rate(d->prefill_mtok_s, st.prefill_tokens - d->last_prefill, now - d->last_tick_ns);
+        d->prefill_mtok_s =
+            rate(d->prefill_mtok_s, st.prefill_tokens - d->last_prefill, now - d->last_tick_ns);
         d->last_decode = st.decode_tokens;
         d->last_prefill = st.prefill_tokens;
         s.heartbeat_ns = st.asleep ? now : st.heartbeat_ns;
@@ -81,7 +83,8 @@ static void on_tick(void *ctx) {
     loop_timer_set(d->tick, now + CLOCK_NS_PER_SEC);
 }
 
-/* ---- readiness ------------------------------------------------------------------------------------------ */
+/* ---- readiness ------------------------------------------------------------------------------------------
+ */
 
 static void become_ready(struct daemon *d) {
     struct log_fields f = {.event = LOG_EV_READY, .uid = LOG_NO_UID};
@@ -100,13 +103,15 @@ static void become_ready(struct daemon *d) {
         return;
     server_set_state(d->server, GLMW_STATE_READY);
     write_status(d, d->ready_ns);
-    log_full(LOG_LEVEL_NOTICE, &f, NULL, "ready after %.1f s: %s on %s, context %u tokens, %u sequences, loop %s",
-             (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend, d->info.context_tokens,
-             d->info.max_seqs, loop_name(d->loop));
+    log_full(LOG_LEVEL_NOTICE, &f, NULL,
+             "ready after %.1f s: %s on %s, context %u tokens, %u sequences, loop %s",
+             (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend,
+             d->info.context_tokens, d->info.max_seqs, loop_name(d->loop));
     sd_notifyf(0, "READY=1\nSTATUS=Serving %s", d->info.model_name);
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------------------
+ */
 
 static void stop_engine(struct daemon *d) {
     struct engine *e = get_engine(d);
@@ -205,7 +210,8 @@ bool life_turn(void *ctx) {
     return more;
 }
 
-/* ---- signals -------------------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------------------
+ */
 
 static void reload(struct daemon *d) {
     struct xerr err = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The loader thread: reads tokenizer, template and checkpoint, tests the engine, hands everything over and then
- * is the engine thread. It allocates until engine_run and not afterwards. What it finds is read by the io
- * thread after `phase` says so. */
+/* The loader thread: reads tokenizer, template and checkpoint, tests the engine, hands everything over and
+ * then is the engine thread. It allocates until engine_run and not afterwards. What it finds is read by the
+ * io thread after `phase` says so. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -13,7 +13,8 @@
 #include "daemon.h"
 #include "log.h"
 
-/* ---- what rooms that do not know each other say to each other ------------------------------------------- */
+/* ---- what rooms that do not know each other say to each other -------------------------------------------
+ */
 
 static void hook_kick(void *ctx) {
     struct engine *e = atomic_load_explicit(&((struct daemon *)ctx)->engine, memory_order_acquire);
@@ -56,7 +57,8 @@ static void hook_done(void *ctx, struct prep_req *r, enum prep_outcome outcome) 
     server_prepared(((struct daemon *)ctx)->server, r, outcome);
 }
 
-/* ---- start ---------------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------------------
+ */
 
 static int make_loop(struct daemon *d, struct xerr *err) {
     static const enum loop_want wants[] = {

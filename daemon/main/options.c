@@ -32,8 +32,22 @@ static const char usage[] =
     "configuration again. Exit status: 0 stopped as asked, 1 failed, 2 wrong options or configuration.\n"
     "See glmd(8) and glmd.conf(5).\n";
 
-enum { OPT_MODEL = 256, OPT_SOCKET, OPT_CONFIG, OPT_BACKEND, OPT_THREADS, OPT_CONTEXT, OPT_IO, OPT_LEVEL,
-       OPT_FOREGROUND, OPT_CHECK, OPT_PRINT_DEFAULT, OPT_PRINT_MAN, OPT_HELP, OPT_VERSION };
+enum {
+    OPT_MODEL = 256,
+    OPT_SOCKET,
+    OPT_CONFIG,
+    OPT_BACKEND,
+    OPT_THREADS,
+    OPT_CONTEXT,
+    OPT_IO,
+    OPT_LEVEL,
+    OPT_FOREGROUND,
+    OPT_CHECK,
+    OPT_PRINT_DEFAULT,
+    OPT_PRINT_MAN,
+    OPT_HELP,
+    OPT_VERSION
+};
 
 static const struct option options[] = {
     {"model", required_argument, NULL, OPT_MODEL},
@@ -64,8 +78,8 @@ static void add_override(struct daemon *d, const char *section, const char *key,
 }
 
 /* Paths on the command line are meant from where the user stands. */
-static int add_path(struct daemon *d, const char *section, const char *key, const char *origin, const char *prefix,
-                    const char *path) {
+static int add_path(struct daemon *d, const char *section, const char *key, const char *origin,
+                    const char *prefix, const char *path) {
     char cwd[CONF_PATH_MAX], value[2 * CONF_PATH_MAX + 16];
 
     if (path[0] == '/')

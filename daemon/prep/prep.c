@@ -64,16 +64,16 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
     h->bind(h->ctx, r);
     pthread_mutex_lock(&p->submit_lock);
     status = h->submit(h->ctx, &r->sched);
-    /* From here on the engine owns r, and io may free it as soon as its END was published. A cancellation that
-     * came after the look above is not lost: io has told the engine by the stream's name, which holds also
-     * for a request that comes later. */
+    /* From here on the engine owns r, and io may free it as soon as its END was published. A cancellation
+     * that came after the look above is not lost: io has told the engine by the stream's name, which holds
+     * also for a request that comes later. */
     pthread_mutex_unlock(&p->submit_lock);
     if (status == 0)
         return;
     switch (status) {
     case -EOVERFLOW:
-        xerr_set(&r->error, status, "the prompt of %u tokens is longer than the context of %u tokens", r->n_ids,
-                 m->context_tokens);
+        xerr_set(&r->error, status, "the prompt of %u tokens is longer than the context of %u tokens",
+                 r->n_ids, m->context_tokens);
         break;
     case -EAGAIN:
         xerr_set(&r->error, -EBUSY, "too many requests are waiting already; try again later");

@@ -81,7 +81,8 @@ static const enum chat_role roles[] = {
 };
 
 /* Parts are laid out in order of appearance: a message's own parts first, then each result's. */
-static int build_message(const struct reqdec_req *d, uint32_t i, struct chat_build *b, size_t *at, struct xerr *err) {
+static int build_message(const struct reqdec_req *d, uint32_t i, struct chat_build *b, size_t *at,
+                         struct xerr *err) {
     const struct reqdec_msg *in = &d->msgs[i];
     struct chat_msg *out = &b->msgs[i];
     struct chat_result *result = NULL;
@@ -117,7 +118,8 @@ static int build_message(const struct reqdec_req *d, uint32_t i, struct chat_bui
                 out->n_parts++;
             break;
         default:
-            return xerr_set(err, -EOPNOTSUPP, "message %u, part %u: this daemon does not read pictures", i + 1, k + 1);
+            return xerr_set(err, -EOPNOTSUPP, "message %u, part %u: this daemon does not read pictures",
+                            i + 1, k + 1);
         }
     }
     return 0;
@@ -149,8 +151,8 @@ static void chat_options(const struct reqdec_req *d, struct chat_req *q) {
     q->add_generation_prompt = d->chat.add_generation_prompt != GLMW_OFF;
 }
 
-static int encode(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct chat_out *out,
-                  struct xerr *err) {
+static int encode(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r,
+                  struct chat_out *out, struct xerr *err) {
     size_t cap = out->text.n + out->n_segs, n = 0;
     uint32_t *ids;
     int ret;
@@ -171,8 +173,8 @@ static int encode(const struct prep_model *m, struct prep_scratch *s, struct pre
     return 0;
 }
 
-static int from_messages(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, bool with_tools,
-                         struct xerr *err) {
+static int from_messages(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r,
+                         bool with_tools, struct xerr *err) {
     const struct reqdec_req *d = &r->dec;
     struct chat_build b;
     struct chat_req q = {0};
@@ -241,7 +243,8 @@ static int check_choice(const struct reqdec_req *d, bool *ret_tools, struct xerr
     if (d->choice.mode == GLMW_CHOICE_NONE)
         *ret_tools = false;
     if (d->choice.mode == GLMW_CHOICE_REQUIRED || d->choice.mode == GLMW_CHOICE_NAMED)
-        return xerr_set(err, -EOPNOTSUPP, "tool_choice: this daemon cannot force a tool call; use auto or none");
+        return xerr_set(err, -EOPNOTSUPP,
+                        "tool_choice: this daemon cannot force a tool call; use auto or none");
     if (d->choice.flags & GLMW_CHOICE_ONE_CALL)
         return xerr_set(err, -EOPNOTSUPP, "tool_choice: this daemon cannot limit an answer to one call");
     return 0;
@@ -276,10 +279,11 @@ static int make_sampling(const struct prep_model *m, struct prep_req *r, struct 
     if (has & GLMW_HAS_MIN_TOKENS)
         r->sched.min_tokens = in->min_tokens;
     if (has & GLMW_HAS_THINKING_BUDGET)
-        return xerr_set(err, -EOPNOTSUPP, "thinking_budget: this daemon cannot close the reasoning of an answer");
+        return xerr_set(err, -EOPNOTSUPP,
+                        "thinking_budget: this daemon cannot close the reasoning of an answer");
     if (r->max_tokens && r->sched.min_tokens > r->max_tokens)
-        return xerr_set(err, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u", r->sched.min_tokens,
-                        r->max_tokens);
+        return xerr_set(err, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
+                        r->sched.min_tokens, r->max_tokens);
     if (has & GLMW_HAS_SEED)
         out->seed = in->seed;
     else if (getrandom(&out->seed, sizeof out->seed, 0) != (ssize_t)sizeof out->seed)
@@ -297,7 +301,8 @@ static int make_bias(const struct prep_model *m, struct prep_req *r, struct xerr
         return xerr_set(err, -ENOMEM, "no memory for %u entries of logit_bias", n);
     for (uint32_t i = 0; i < n; i++) {
         if (r->dec.bias[i].token >= m->vocab_tokens)
-            return xerr_set(err, -EINVAL, "logit_bias entry %u names token %u, but ids of this model are below %u", i,
+            return xerr_set(err, -EINVAL,
+                            "logit_bias entry %u names token %u, but ids of this model are below %u", i,
                             r->dec.bias[i].token, m->vocab_tokens);
         r->bias[i] = (struct sched_bias){r->dec.bias[i].token, r->dec.bias[i].bias};
     }
@@ -358,10 +363,11 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
     if (ret < 0 || r->op != PREP_SUBMIT)
         return ret;
     if (r->n_ids >= m->context_tokens)
-        return xerr_set(err, -EOVERFLOW,
-                        "the prompt has %u tokens, but the context of this daemon takes %u, with at least one for "
-                        "the answer",
-                        r->n_ids, m->context_tokens);
+        return xerr_set(
+            err, -EOVERFLOW,
+            "the prompt has %u tokens, but the context of this daemon takes %u, with at least one for "
+            "the answer",
+            r->n_ids, m->context_tokens);
     ret = make_sampling(m, r, err);
     if (ret == 0)
         ret = make_bias(m, r, err);

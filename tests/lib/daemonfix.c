@@ -64,8 +64,8 @@ void daemonfix_script(struct daemonfix *f, const char *text) {
 
 static void run_child(const struct daemonfix *f) {
     const char *bin = TEST_BUILD "/test/glmd";
-    char *argv[16] = {(char *)bin, "--model", (char *)f->model, "--socket", (char *)f->socket,
-                      "--config", (char *)f->conf, "--log-level", "debug"};
+    char *argv[16] = {(char *)bin, "--model",       (char *)f->model, "--socket", (char *)f->socket,
+                      "--config",  (char *)f->conf, "--log-level",    "debug"};
     int n = 9, fd = open(f->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 
     if (fd < 0 || dup2(fd, 2) < 0 || dup2(fd, 1) < 0)
@@ -217,8 +217,8 @@ void daemonfix_expect_resources(const struct daemonfix *f, int want) {
     int have;
 
     while ((have = daemonfix_resources(f)) != want) {
-        ck_assert_msg(test_now_ms() < until, "descriptors and children of the daemon: %d before, %d after", want,
-                      have);
+        ck_assert_msg(test_now_ms() < until, "descriptors and children of the daemon: %d before, %d after",
+                      want, have);
         nap_ms(10);
     }
 }

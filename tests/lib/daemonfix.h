@@ -21,13 +21,13 @@
 
 struct daemonfix {
     char dir[64], socket[96], log[96], conf[96], script[96];
-    char model[600];   /* what --model gets; the script by default */
-    char backend[16];  /* --io-backend, empty = auto */
+    char model[600];  /* what --model gets; the script by default */
+    char backend[16]; /* --io-backend, empty = auto */
     pid_t pid;
-    uid_t uid;         /* run as; 0 = as we are */
-    long file_limit;   /* RLIMIT_FSIZE, -1 = none */
-    int listen_fd;     /* passed as a service manager does, -1 = none */
-    char notify[96];   /* NOTIFY_SOCKET, empty = none */
+    uid_t uid;       /* run as; 0 = as we are */
+    long file_limit; /* RLIMIT_FSIZE, -1 = none */
+    int listen_fd;   /* passed as a service manager does, -1 = none */
+    char notify[96]; /* NOTIFY_SOCKET, empty = none */
 };
 
 void daemonfix_init(struct daemonfix *f);

@@ -60,7 +60,8 @@ int raw_expect_close(int fd) {
     int error = 0, r;
 
     while ((r = receive(fd, &rx)) == 0) {
-        if (hello_decode(rx.buf, rx.len, rx.n_fds, HELLO_CLIENT_OPEN, &m, &why) == 0 && m.type == GLMW_PKT_BYE)
+        if (hello_decode(rx.buf, rx.len, rx.n_fds, HELLO_CLIENT_OPEN, &m, &why) == 0 &&
+            m.type == GLMW_PKT_BYE)
             error = m.u.bye.error;
         seqsock_drop_fds(&rx);
     }
@@ -87,7 +88,8 @@ void raw_open(struct rawclient *c, const char *path, const struct hello_msg *hel
     raw_send(c->fd, &m, NULL, 0);
     ck_assert_int_eq(receive(c->fd, &rx), 0);
     ck_assert_msg(hello_decode(rx.buf, rx.len, rx.n_fds, HELLO_CLIENT_FIRST, &m, &why) == 0, "%s", why);
-    ck_assert_msg(m.type == GLMW_PKT_WELCOME, "%s", m.type == GLMW_PKT_REJECT ? m.u.reject.text : "no WELCOME");
+    ck_assert_msg(m.type == GLMW_PKT_WELCOME, "%s",
+                  m.type == GLMW_PKT_REJECT ? m.u.reject.text : "no WELCOME");
     memcpy(c->fds, rx.fds, sizeof c->fds);
     c->welcome = m.u.welcome;
     ck_assert_int_eq(shm_view_map(&c->welcome, c->fds[GLMW_FD_U], c->fds[GLMW_FD_D], &c->view), 0);

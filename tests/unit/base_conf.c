@@ -51,7 +51,8 @@ static void dropin(const char *name, const char *text) {
 START_TEST(values_and_suffixes) {
     struct xerr err = {0};
 
-    put(file, "# comment\n; another\n\n[Memory]\n  KeepFreeBytes = 3G \n[IPC]\r\nTextBytes=1M\nTokenRingRecords=8192\n"
+    put(file, "# comment\n; another\n\n[Memory]\n  KeepFreeBytes = 3G "
+              "\n[IPC]\r\nTextBytes=1M\nTokenRingRecords=8192\n"
               "IOBackend=epoll\n[Model]\nPath=/a dir/with # and = inside\nThreads=7");
     ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
     ck_assert_uint_eq(c.keep_free_bytes, UINT64_C(3) << 30);
@@ -90,7 +91,8 @@ START_TEST(refusals_name_file_and_line) {
 
     put(file, bad[_i].text);
     ck_assert_int_lt(conf_load(&c, file, &err), 0);
-    ck_assert_msg(strstr(err.msg, bad[_i].want) != NULL, "\"%s\" does not hold \"%s\"", err.msg, bad[_i].want);
+    ck_assert_msg(strstr(err.msg, bad[_i].want) != NULL, "\"%s\" does not hold \"%s\"", err.msg,
+                  bad[_i].want);
     ck_assert_msg(strstr(err.msg, dir) != NULL, "no file in \"%s\"", err.msg);
 }
 END_TEST
@@ -182,8 +184,8 @@ static void contains_print(const char *path, void (*print)(FILE *f), const char 
 
     print(f);
     fclose(f);
-    ck_assert_msg(strstr(slurp(path), want) != NULL, "%s is not what the table says; paste the output of %s", path,
-                  how);
+    ck_assert_msg(strstr(slurp(path), want) != NULL, "%s is not what the table says; paste the output of %s",
+                  path, how);
     free(want);
 }
 

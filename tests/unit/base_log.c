@@ -117,7 +117,8 @@ START_TEST(journal_fields) {
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s/j", dir);
     ck_assert_int_eq(bind(s, (struct sockaddr *)&sa, sizeof sa), 0);
     fstat(p[1], &st);
-    snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+    snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)st.st_dev,
+             (unsigned long long)st.st_ino);
     setenv("JOURNAL_STREAM", stream, 1);
     log_init(p[1], sa.sun_path);
     log_full(LOG_LEVEL_NOTICE, &f, NULL, "full");
@@ -138,7 +139,8 @@ START_TEST(journal_fields) {
 }
 END_TEST
 
-/* ---- the hand-over ring ---------------------------------------------------------------------------------- */
+/* ---- the hand-over ring ----------------------------------------------------------------------------------
+ */
 
 enum { RECORDS = 300000 };
 static struct spsc ring;
@@ -202,7 +204,8 @@ START_TEST(ring_is_bounded) {
 }
 END_TEST
 
-/* ---- SIGBUS ---------------------------------------------------------------------------------------------- */
+/* ---- SIGBUS ----------------------------------------------------------------------------------------------
+ */
 
 /* A file mapping beyond the file's end raises SIGBUS, twice in a row, and normal memory goes on working. */
 START_TEST(fault_inside_the_guard) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Clients that break the rules of the protocol against a real daemon: each is cut off with -EPROTO or gets its
- * error, an honest client beside it is not disturbed, and nothing is left behind. */
+/* Clients that break the rules of the protocol against a real daemon: each is cut off with -EPROTO or gets
+ * its error, an honest client beside it is not disturbed, and nothing is left behind. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,8 @@ static int before;
 static void setup_backend(const char *backend) {
     daemonfix_init(&f);
     snprintf(f.backend, sizeof f.backend, "%s", backend);
-    daemonfix_script(&f, "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12 13 14 15 16 17 18 19 2\n");
+    daemonfix_script(
+        &f, "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12 13 14 15 16 17 18 19 2\n");
     daemonfix_start(&f, "[IPC]\nHandshakeTimeoutSec=1\nMaxConnections=6\n");
     raw_open(&honest, f.socket, NULL);
     struct glmw_entry e = raw_request(&honest, 1);
@@ -191,9 +192,11 @@ START_TEST(malformed_entries) {
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24}, "without a tag"},
         {{.opcode = GLMW_OP_CANCEL}, "without a tag"},
         {{.opcode = GLMW_OP_NOP, .tag = 1}, "where none belongs"},
-        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = 1u << 20, .tag = 1}, "outside the arena"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = 1u << 20, .tag = 1},
+         "outside the arena"},
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = UINT32_MAX, .tag = 1}, "outside the arena"},
-        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = UINT64_MAX - 7, .tag = 1}, "outside the arena"},
+        {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = UINT64_MAX - 7, .tag = 1},
+         "outside the arena"},
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = 16, .payload_off = 4, .tag = 1}, "outside the arena"},
     };
 
@@ -260,12 +263,14 @@ START_TEST(payload_is_a_hole) {
     raw_open(&c, f.socket, NULL);
     e = raw_request(&c, 5);
     ck_assert_int_eq(fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                               (off_t)c.welcome.pay_off, 65536), 0);
+                               (off_t)c.welcome.pay_off, 65536),
+                     0);
     raw_submit(&c, &e);
     ck_assert_int_lt(raw_until_end(&c, 5, NULL), 0);
     /* the whole region gone: indices read as zero, which is possible, and nothing crashes */
-    ck_assert_int_eq(fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                               (off_t)c.welcome.u_bytes), 0);
+    ck_assert_int_eq(
+        fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)c.welcome.u_bytes),
+        0);
     raw_bell(&c);
     usleep(50000);
     raw_close(&c);

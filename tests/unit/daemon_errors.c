@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Bad requests to a real daemon: each ends with an error that names what is wrong, and the daemon lives on. */
+/* Bad requests to a real daemon: each ends with an error that names what is wrong, and the daemon lives on.
+ */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -19,10 +20,12 @@ static void setup(void) {
 
     daemonfix_init(&f);
     ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
-    snprintf(script, sizeof script, "model %s/nano\ncontext 2048\nloop\nrequest\ntokens 300 301 302\nrepeat\n", dir);
+    snprintf(script, sizeof script,
+             "model %s/nano\ncontext 2048\nloop\nrequest\ntokens 300 301 302\nrepeat\n", dir);
     daemonfix_script(&f, script);
     daemonfix_start(&f, "[IPC]\nPayloadBytes=16M\n");
-    c = daemonfix_connect(&f, &(struct glmd_options){.size = sizeof(struct glmd_options), .payload_log2 = 24});
+    c = daemonfix_connect(&f,
+                          &(struct glmd_options){.size = sizeof(struct glmd_options), .payload_log2 = 24});
 }
 
 /* Whatever came before, an ordinary request is answered, and the daemon ends well. */
@@ -65,7 +68,8 @@ START_TEST(prompt_longer_than_context) {
 
     for (int i = 0; i < 3000; i++)
         ids[i] = 300;
-    refused(request_tokens(c, ids, 3000), -EOVERFLOW, "the prompt has 3000 tokens, but the context of this daemon takes 2048");
+    refused(request_tokens(c, ids, 3000), -EOVERFLOW,
+            "the prompt has 3000 tokens, but the context of this daemon takes 2048");
     for (int i = 0; i < 20000; i++)
         memcpy(text + 2 * i, "a ", 2);
     refused(request_text(c, text), -EOVERFLOW, "but the context of this daemon takes 2048");
@@ -94,9 +98,15 @@ START_TEST(sampling_out_of_range) {
         int key;
         double value;
     } bad[] = {
-        {GLMD_KEY_TEMPERATURE, NAN},  {GLMD_KEY_TEMPERATURE, -1.0},        {GLMD_KEY_TOP_P, 0.0},
-        {GLMD_KEY_TOP_P, NAN},        {GLMD_KEY_MIN_P, -0.5},              {GLMD_KEY_REPETITION_PENALTY, -2.0},
-        {GLMD_KEY_TEMPERATURE, INFINITY}, {GLMD_KEY_PRESENCE_PENALTY, NAN}, {GLMD_KEY_FREQUENCY_PENALTY, 1e9},
+        {GLMD_KEY_TEMPERATURE, NAN},
+        {GLMD_KEY_TEMPERATURE, -1.0},
+        {GLMD_KEY_TOP_P, 0.0},
+        {GLMD_KEY_TOP_P, NAN},
+        {GLMD_KEY_MIN_P, -0.5},
+        {GLMD_KEY_REPETITION_PENALTY, -2.0},
+        {GLMD_KEY_TEMPERATURE, INFINITY},
+        {GLMD_KEY_PRESENCE_PENALTY, NAN},
+        {GLMD_KEY_FREQUENCY_PENALTY, 1e9},
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -55,8 +55,8 @@ static void compare(int i) {
     ck_assert_msg(a[i].n_tokens == n_want[i] - 1, "%s: %u tokens, expected %u", names[i], a[i].n_tokens,
                   n_want[i] - 1);
     for (uint32_t k = 0; k < a[i].n_tokens; k++)
-        ck_assert_msg(a[i].tokens[k] == want[i][k], "%s: token %u is %u, expected %u", names[i], k, a[i].tokens[k],
-                      want[i][k]);
+        ck_assert_msg(a[i].tokens[k] == want[i][k], "%s: token %u is %u, expected %u", names[i], k,
+                      a[i].tokens[k], want[i][k]);
     ck_assert_uint_eq(a[i].usage.completion_tokens, n_want[i]);
 }
 

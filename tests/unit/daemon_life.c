@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The life of a real daemon: sockets and locks, draining, reloading, failing, and what the log may not hold. */
+/* The life of a real daemon: sockets and locks, draining, reloading, failing, and what the log may not hold.
+ */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -242,8 +243,8 @@ START_TEST(missing_directory_is_named) {
 }
 END_TEST
 
-/* No file can grow, as on a full disk: neither the lock beside the socket nor the log, so that the daemon says
- * it into a pipe. */
+/* No file can grow, as on a full disk: neither the lock beside the socket nor the log, so that the daemon
+ * says it into a pipe. */
 START_TEST(full_disk_is_reported) {
     struct daemonfix f;
     char text[2000];
@@ -263,8 +264,9 @@ START_TEST(full_disk_is_reported) {
     n = read(fd, text, sizeof text - 1);
     ck_assert_int_gt(n, 0);
     text[n] = 0;
-    ck_assert_msg(strstr(text, "glmd.sock.lock cannot be written: No space left on device; is the disk full?") != NULL, "%s",
-                  text);
+    ck_assert_msg(
+        strstr(text, "glmd.sock.lock cannot be written: No space left on device; is the disk full?") != NULL,
+        "%s", text);
     ck_assert_int_eq(access(f.socket, F_OK), -1);
     close(fd);
     daemonfix_done(&f);
@@ -464,7 +466,8 @@ START_TEST(device_lost_ends_everything) {
 
     daemonfix_init(&f);
     backend(&f, _i);
-    daemonfix_script(&f, "vocab 100\nstop 2\nstep-us 1000\nfail-step 20 lost\nloop\nrequest\ntokens 10 11\nrepeat\n");
+    daemonfix_script(
+        &f, "vocab 100\nstop 2\nstep-us 1000\nfail-step 20 lost\nloop\nrequest\ntokens 10 11\nrepeat\n");
     daemonfix_start(&f, NULL);
     c = daemonfix_connect(&f, NULL);
     answer_submit(c, &a[0], limited(c, 0));
@@ -492,7 +495,8 @@ START_TEST(log_holds_no_text_of_clients) {
     daemonfix_init(&f);
     backend(&f, _i);
     ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
-    snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\ntokens 300 301 302 303 304 305\nrepeat\n", dir);
+    snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\ntokens 300 301 302 303 304 305\nrepeat\n",
+             dir);
     daemonfix_script(&f, script);
     daemonfix_start(&f, NULL);
     c = daemonfix_connect(&f, NULL);

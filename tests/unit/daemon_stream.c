@@ -52,7 +52,8 @@ END_TEST
 
 /* Text of an answer made of the ids that the tokenizer gives for it. */
 START_TEST(text_arrives) {
-    static const char text[] = "H\xc3\xa9llo w\xc3\xb6rld \xf0\x9f\x8e\x89 \xe4\xbd\xa0\xe5\xa5\xbd, naïve text 12345.\n";
+    static const char text[] =
+        "H\xc3\xa9llo w\xc3\xb6rld \xf0\x9f\x8e\x89 \xe4\xbd\xa0\xe5\xa5\xbd, naïve text 12345.\n";
     char dir[300], script[8192];
     uint32_t ids[256];
     struct tok_scratch *scratch;
@@ -98,7 +99,8 @@ START_TEST(many_interleave) {
     enum { CONNS = 12, EACH = 4, LEN = 40 };
     static struct answer a[CONNS][EACH];
     static char script[65536];
-    size_t at = (size_t)snprintf(script, sizeof script, "vocab 20000\nstop 2\nstep-us 200\nrequest\ntokens 2\n");
+    size_t at =
+        (size_t)snprintf(script, sizeof script, "vocab 20000\nstop 2\nstep-us 200\nrequest\ntokens 2\n");
     glmd_conn *c[CONNS];
     struct daemonfix f;
 
@@ -204,7 +206,8 @@ START_TEST(disconnect_midstream) {
         glmd_close(c);
     }
     daemonfix_expect_resources(&f, before);
-    for (int k = 0; k < 40 && (info.running != 1 || k < 2); k++) { /* the status block is written once a second */
+    for (int k = 0; k < 40 && (info.running != 1 || k < 2);
+         k++) { /* the status block is written once a second */
         usleep(100000);
         ck_assert_int_eq(glmd_get_info(keep, &info), 0);
     }
@@ -227,7 +230,8 @@ START_TEST(slow_reader_stalls_alone) {
     glmd_req *r;
 
     daemonfix_init(&f);
-    daemonfix_script(&f, "vocab 5000\nstop 2\nstep-us 100\nloop\nrequest\ntokens 10 11 12 13 14 15 16\nrepeat\n");
+    daemonfix_script(&f,
+                     "vocab 5000\nstop 2\nstep-us 100\nloop\nrequest\ntokens 10 11 12 13 14 15 16\nrepeat\n");
     daemonfix_start(&f, variant(&f, _i, ""));
     slow = daemonfix_connect(&f, &small);
     fast = daemonfix_connect(&f, NULL);

@@ -60,13 +60,29 @@ static void well_formed(const char *path) {
 }
 
 START_TEST(service) {
-    static const char *const lines[] = {
-        "Type=notify", "WatchdogSec=30s", "Restart=on-failure", "RestartPreventExitStatus=2", "User=glmd",
-        "AmbientCapabilities=CAP_IPC_LOCK CAP_SYS_NICE", "LimitMEMLOCK=infinity", "LimitCORE=0",
-        "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes", "LockPersonality=yes",
-        "RestrictNamespaces=yes", "RestrictSUIDSGID=yes", "SystemCallFilter=@system-service @aio",
-        "DevicePolicy=closed", "RestrictAddressFamilies=AF_UNIX AF_NETLINK", "UMask=0077", "OOMPolicy=stop",
-        "Requires=glmd.socket", "ExecStart=/usr/bin/glmd", NULL};
+    static const char *const lines[] = {"Type=notify",
+                                        "WatchdogSec=30s",
+                                        "Restart=on-failure",
+                                        "RestartPreventExitStatus=2",
+                                        "User=glmd",
+                                        "AmbientCapabilities=CAP_IPC_LOCK CAP_SYS_NICE",
+                                        "LimitMEMLOCK=infinity",
+                                        "LimitCORE=0",
+                                        "NoNewPrivileges=yes",
+                                        "ProtectSystem=strict",
+                                        "ProtectHome=yes",
+                                        "PrivateTmp=yes",
+                                        "LockPersonality=yes",
+                                        "RestrictNamespaces=yes",
+                                        "RestrictSUIDSGID=yes",
+                                        "SystemCallFilter=@system-service @aio",
+                                        "DevicePolicy=closed",
+                                        "RestrictAddressFamilies=AF_UNIX AF_NETLINK",
+                                        "UMask=0077",
+                                        "OOMPolicy=stop",
+                                        "Requires=glmd.socket",
+                                        "ExecStart=/usr/bin/glmd",
+                                        NULL};
 
     slurp("units/glmd.service");
     well_formed("units/glmd.service");
@@ -75,8 +91,12 @@ START_TEST(service) {
 END_TEST
 
 START_TEST(listening_socket) {
-    static const char *const lines[] = {"ListenSequentialPacket=/run/glmd/glmd.sock", "SocketGroup=glmd",
-                                        "SocketMode=0660", "Accept=no", "PassCredentials=no", NULL};
+    static const char *const lines[] = {"ListenSequentialPacket=/run/glmd/glmd.sock",
+                                        "SocketGroup=glmd",
+                                        "SocketMode=0660",
+                                        "Accept=no",
+                                        "PassCredentials=no",
+                                        NULL};
 
     slurp("units/glmd.socket");
     well_formed("units/glmd.socket");
@@ -97,8 +117,8 @@ END_TEST
 
 /* Comma-separated KEY{attr}OP"value" terms; balanced GOTO and LABEL. */
 START_TEST(udev_rules) {
-    static const char *const keys[] = {"ACTION", "SUBSYSTEM", "KERNEL", "ATTR", "GROUP", "MODE", "TAG", "ENV",
-                                       "GOTO", "LABEL"};
+    static const char *const keys[] = {"ACTION", "SUBSYSTEM", "KERNEL", "ATTR", "GROUP",
+                                       "MODE",   "TAG",       "ENV",    "GOTO", "LABEL"};
     char copy[sizeof text], *save, *line;
 
     slurp("udev/70-glmd.rules");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Both event loops under the same tests: readiness, edges of a bell that is never read, accept, timers, pause,
- * removal inside callbacks, kicks from another thread. */
+/* Both event loops under the same tests: readiness, edges of a bell that is never read, accept, timers,
+ * pause, removal inside callbacks, kicks from another thread. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>

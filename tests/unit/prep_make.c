@@ -122,12 +122,13 @@ START_TEST(messages_become_the_prompt) {
     options(&t, GLMW_EFFORT_LOW, GLMW_UNSET);
     r = decoded(&t);
     ck_assert_msg(prep_make(&model, scratch, r, &err) == 0, "%s", err.msg);
-    ck_assert_str_eq(written(r),
-                     "[gMASK]<sop><|system|>Reasoning Effort: Low<|system|>Be short.<|user|>Capital of Peru?"
-                     "<|assistant|><think>Easy.</think>Let me look.<tool_call>wx<arg_key>city</arg_key><arg_value>Lima"
-                     "</arg_value><arg_key>days</arg_key><arg_value>2</arg_value></tool_call><tool_call>wx</tool_call>"
-                     "<|observation|><tool_response>first</tool_response><tool_response>second part</tool_response>"
-                     "<|assistant|><think>");
+    ck_assert_str_eq(
+        written(r),
+        "[gMASK]<sop><|system|>Reasoning Effort: Low<|system|>Be short.<|user|>Capital of Peru?"
+        "<|assistant|><think>Easy.</think>Let me look.<tool_call>wx<arg_key>city</arg_key><arg_value>Lima"
+        "</arg_value><arg_key>days</arg_key><arg_value>2</arg_value></tool_call><tool_call>wx</tool_call>"
+        "<|observation|><tool_response>first</tool_response><tool_response>second part</tool_response>"
+        "<|assistant|><think>");
     ck_assert(r->thinking_open);
     ck_assert(r->sched.in_reasoning);
     ck_assert_uint_eq(r->sched.n_ids, r->n_ids);
@@ -157,9 +158,14 @@ END_TEST
 
 START_TEST(settings_and_defaults) {
     static struct tlvbuf t;
-    struct glmw_sampling s = {.size = sizeof s, .has = GLMW_HAS_TEMPERATURE | GLMW_HAS_SEED | GLMW_HAS_N_ALTS |
-                              GLMW_HAS_MIN_TOKENS, .flags = GLMW_SAMP_IGNORE_EOS, .temperature = 0.0f, .seed = 77,
-                              .n_alts = 3, .min_tokens = 2};
+    struct glmw_sampling s = {.size = sizeof s,
+                              .has = GLMW_HAS_TEMPERATURE | GLMW_HAS_SEED | GLMW_HAS_N_ALTS |
+                                     GLMW_HAS_MIN_TOKENS,
+                              .flags = GLMW_SAMP_IGNORE_EOS,
+                              .temperature = 0.0f,
+                              .seed = 77,
+                              .n_alts = 3,
+                              .min_tokens = 2};
     struct glmw_bias bias = {.token = 300, .bias = -5.0f};
     struct prep_req *r, *q;
 
@@ -198,7 +204,8 @@ START_TEST(settings_and_defaults) {
 END_TEST
 
 START_TEST(tools_and_choice) {
-    static const char tool[] = "{\"type\": \"function\", \"function\": {\"name\": \"wx\", \"parameters\": {}}}";
+    static const char tool[] =
+        "{\"type\": \"function\", \"function\": {\"name\": \"wx\", \"parameters\": {}}}";
     static struct tlvbuf t;
     struct glmw_tlv_choice none = {.mode = GLMW_CHOICE_NONE}, must = {.mode = GLMW_CHOICE_REQUIRED};
     struct prep_req *r;
@@ -285,7 +292,8 @@ START_TEST(refusals_say_why) {
 }
 END_TEST
 
-/* ---- the queue ------------------------------------------------------------------------------------------- */
+/* ---- the queue -------------------------------------------------------------------------------------------
+ */
 
 static _Atomic int submitted, done_n, bound;
 static enum prep_outcome last_outcome;
