@@ -173,6 +173,15 @@ static bool has_tokens(const struct engrun_stream *s, uint32_t n) {
     return s->n_tokens >= n;
 }
 
+static bool has_gen_end(const struct engrun_stream *s, uint32_t gen) {
+    return s->gen == gen && s->ends != 0;
+}
+
+const struct engrun_stream *engrun_wait_gen(struct engrun *r, uint32_t stream, uint32_t gen) {
+    wait_for(r, has_gen_end, stream, gen, "END of that generation");
+    return &r->s[stream];
+}
+
 const struct engrun_stream *engrun_wait_end(struct engrun *r, uint32_t stream) {
     wait_for(r, has_end, stream, 0, "END");
     return &r->s[stream];

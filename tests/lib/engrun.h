@@ -55,6 +55,8 @@ struct sched_req engrun_req(uint32_t stream, const uint32_t *ids, uint32_t n_ids
 void engrun_submit(struct engrun *r, struct sched_req *req); /* must be taken */
 /* Until the stream's END; fails after ten seconds. */
 const struct engrun_stream *engrun_wait_end(struct engrun *r, uint32_t stream);
+/* The same of a stream's later generation. */
+const struct engrun_stream *engrun_wait_gen(struct engrun *r, uint32_t stream, uint32_t gen);
 /* Until the stream has n tokens. */
 void engrun_wait_tokens(struct engrun *r, uint32_t stream, uint32_t n);
 uint32_t engrun_tokens(struct engrun *r, uint32_t stream); /* so far */
