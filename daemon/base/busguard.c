@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <ucontext.h>
 
 static _Thread_local struct busguard *volatile current;
 
@@ -13,9 +14,10 @@ static void on_sigbus(int sig, siginfo_t *si, void *context) {
     struct busguard *g = current;
     uintptr_t at = (uintptr_t)si->si_addr;
 
-    (void)context;
     if (g && at >= g->lo && at < g->hi) {
         current = NULL;
+        /* the jump does not return through the kernel, which would put the signal mask back */
+        pthread_sigmask(SIG_SETMASK, &((ucontext_t *)context)->uc_sigmask, NULL);
         siglongjmp(g->env, 1);
     }
     /* not ours: fall back to the default and let the instruction fault again */
@@ -27,8 +29,7 @@ int busguard_install(void) {
 
     memset(&sa, 0, sizeof sa);
     sa.sa_sigaction = on_sigbus;
-    /* NODEFER: the jump out of the handler must not leave the signal blocked */
-    sa.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sa.sa_flags = SA_SIGINFO;
     return sigaction(SIGBUS, &sa, NULL) < 0 ? -errno : 0;
 }
 

@@ -296,8 +296,8 @@ END_TEST
  */
 
 static _Atomic int submitted, done_n, bound;
-static enum prep_outcome last_outcome;
-static int submit_result;
+static _Atomic enum prep_outcome last_outcome;
+static _Atomic int submit_result;
 
 static int on_submit(void *ctx, struct sched_req *req) {
     (void)ctx;
