@@ -69,6 +69,12 @@ void host_topk(const float *score, uint32_t n, uint32_t k, uint64_t *scratch, ui
 
 /* ---- sampling ---- */
 
+/* x[i] becomes e^x[i] for x[i] <= 0, relative error below 1e-14; what is below -700 counts as -700. */
+void host_exp(double *x, uint32_t n);
+/* The same bits from any processor, and from one with AVX2; host_exp() chooses. */
+void host_exp_any(double *x, uint32_t n);
+void host_exp_avx2(double *x, uint32_t n); /* x86-64 only */
+
 /* 52 bits, uniform, from nothing but the three numbers. */
 uint64_t host_noise_bits(uint64_t seed, uint32_t position, uint32_t id);
 /* G = -log(-log(u)), u = (bits + 0.5) / 2^52 */
@@ -76,7 +82,7 @@ double host_gumbel(uint64_t bits);
 
 /* Scratch of one host_sample() call. */
 static inline uint64_t host_sample_scratch(uint32_t vocab_rows) {
-    return (uint64_t)vocab_rows * (sizeof(uint64_t) + sizeof(float)) + 64;
+    return (uint64_t)vocab_rows * (2 * sizeof(uint64_t) + sizeof(float)) + 64;
 }
 /* Entry `index` of a checked plan over the raw logits of its row; fills *ret whole. The sampler as kern.h
  * documents it. scratch: 8-aligned, host_sample_scratch() bytes. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The sampler of kern.h over one row of logits. No whole-vocabulary sort: cuts work on a selected prefix that
- * grows until it is long enough, and the draw skips every id whose noise cannot win. The result is the one of
- * the plain definition, to the bit: sums run in rank order, noise depends on (seed, position, id) only. */
+/* The sampler of kern.h over one row of logits. Nothing is sorted: top-k selects, the nucleus is found digit
+ * by digit, and the draw skips every id whose noise cannot win. Weights that are summed are whole numbers, so
+ * a cut does not depend on the order of the sum; noise depends on (seed, position, id) only. */
 #include "host.h"
 
 #include <float.h>
@@ -38,11 +38,11 @@ double host_gumbel(uint64_t bits) {
 static bool may_reach(uint64_t bits, double t) {
     if (t < 1.0)
         return true;
-    double halvings = floor(t * 1.4426950408889634);
-    if (halvings > 53)
+    if (t >= 37.0) /* more than 53 halvings */
         return false;
+    int halvings = (int)(t * 1.4426950408889634);
     uint64_t gap = (1ull << 52) - bits; /* 1 - u is (gap - 0.5) / 2^52 */
-    return gap <= (1ull << 52 >> (halvings > 52 ? 52 : (int)halvings)) + 1;
+    return gap <= (1ull << 52 >> (halvings > 52 ? 52 : halvings)) + 1;
 }
 
 /* ---- raw logits ---- */
@@ -53,23 +53,46 @@ struct raw {
     bool finite;
 };
 
+enum { BLOCK = 512 };
+
+/* Sum of exp(z - best) in an order that depends on n only. */
+static double sum_exp(const float *z, uint32_t n, double best) {
+    double x[BLOCK], sum[4] = {0};
+    for (uint32_t at = 0; at < n; at += BLOCK) {
+        uint32_t m = n - at < BLOCK ? n - at : BLOCK;
+        for (uint32_t i = 0; i < m; i++)
+            x[i] = (double)z[at + i] - best;
+        host_exp(x, m);
+        for (uint32_t i = m; i % 4; i++)
+            x[i] = 0;
+        for (uint32_t i = 0; i < m; i += 4)
+            for (uint32_t j = 0; j < 4; j++)
+                sum[j] += x[i + j];
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 static struct raw scan_raw(const float *z, uint32_t n) {
     struct raw r = {.finite = true};
-    float best = z[0];
+    uint32_t bad = 0, best_order = 0;
+    /* Both passes in whole numbers: the compiler makes vector code of them, as it may not of float maxima. */
     for (uint32_t i = 0; i < n; i++) {
-        /* one comparison catches NaN and both infinities */
-        if (!(fabsf(z[i]) <= FLT_MAX)) {
-            r.finite = false;
-            return r;
-        }
-        if (z[i] > best) {
-            best = z[i];
-            r.top1 = i;
-        }
+        int32_t u;
+        memcpy(&u, &z[i], sizeof(u));
+        bad |= (u & 0x7fffffff) >= 0x7f800000; /* NaN and both infinities */
     }
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)z[i] - (double)best);
+    if (bad) {
+        r.finite = false;
+        return r;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t order = host_order(z[i]);
+        best_order = order > best_order ? order : best_order;
+    }
+    while (host_order(z[r.top1]) != best_order)
+        r.top1++;
+    float best = z[r.top1];
+    double sum = sum_exp(z, n, (double)best);
     r.logsumexp = (double)best + log(sum);
     return r;
 }
@@ -129,9 +152,10 @@ static void adjust(const struct kern_model_desc *m, const struct kern_plan *p, c
 /* Ranks of the surviving ids; -inf does not survive. */
 static uint64_t gather(const float *z, uint32_t n, uint64_t *rank) {
     uint64_t have = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (z[i] > -INFINITY)
-            rank[have++] = host_rank(z[i], i);
+    for (uint32_t i = 0; i < n; i++) {
+        rank[have] = host_rank(z[i], i); /* have <= i */
+        have += z[i] > -INFINITY;
+    }
     return have;
 }
 
@@ -144,23 +168,70 @@ static double weight(const struct cut *c, uint64_t rank) {
     return exp(((double)c->z[host_rank_id(rank)] - c->top) * c->scale);
 }
 
-/* How many of rank[0 .. n), best first, reach top_p of their sum. Sorts as much of the front as it needs. */
-static uint64_t nucleus(const struct cut *c, uint64_t *rank, uint64_t n, double top_p) {
-    double total = 0, sum = 0;
-    for (uint64_t i = 0; i < n; i++)
-        total += weight(c, rank[i]);
-    for (uint64_t done = 0, step = 256; done < n; done += step, step *= 4) {
-        if (step > n - done)
-            step = n - done;
-        host_select(rank + done, n - done, step);
-        host_sort(rank + done, step);
-        for (uint64_t i = done; i < done + step; i++) {
-            sum += weight(c, rank[i]);
-            if (sum >= top_p * total)
-                return i + 1;
-        }
+/* Weights in units of 2^-bits of the largest one, to weight[0 .. n); returns their sum, which fits. */
+static uint64_t whole_weights(const struct cut *c, const uint64_t *rank, uint64_t n, uint64_t *weight) {
+    double x[BLOCK], one;
+    uint64_t total = 0;
+    int bits = 62;
+    while (n >> (62 - bits))
+        bits--;
+    one = ldexp(1.0, bits);
+    for (uint64_t at = 0; at < n; at += BLOCK) {
+        uint32_t m = n - at < BLOCK ? (uint32_t)(n - at) : BLOCK;
+        for (uint32_t i = 0; i < m; i++)
+            x[i] = ((double)c->z[host_rank_id(rank[at + i])] - c->top) * c->scale;
+        host_exp(x, m);
+        for (uint32_t i = 0; i < m; i++)
+            total += weight[at + i] = (uint64_t)(int64_t)(x[i] * one + 0.5);
     }
-    return n;
+    return total;
+}
+
+/* The smallest whole number that is not below top_p * total. */
+static uint64_t share(float top_p, uint64_t total) {
+    int e;
+    uint64_t m = (uint64_t)ldexp((double)frexpf(top_p, &e), 24); /* top_p = m * 2^(e - 24), 0 < top_p < 1 */
+    unsigned __int128 product = (unsigned __int128)m * total, unit = (unsigned __int128)1 << (24 - e);
+    uint64_t need = (uint64_t)((product + (unit - 1)) >> (24 - e));
+    return need ? need : 1;
+}
+
+/* The lowest rank of the smallest set of best ranks whose weights reach `need` (1 .. their sum), its low bits
+ * cleared where that changes nothing. From the top digit down: which value of the digit the sum crosses in;
+ * only what has that value is looked at again. */
+static uint64_t crossing(const uint64_t *rank, const uint64_t *weight, uint64_t n, uint64_t need) {
+    enum { DIGIT = 11, VALUES = 1 << DIGIT };
+    uint64_t prefix = 0, mask = 0, sum[VALUES];
+    uint32_t count[VALUES];
+    for (int shift = 64 - DIGIT;; shift = shift > DIGIT ? shift - DIGIT : 0) {
+        memset(sum, 0, sizeof(sum));
+        memset(count, 0, sizeof(count));
+        for (uint64_t i = 0; i < n; i++)
+            if ((rank[i] & mask) == prefix) {
+                uint32_t d = rank[i] >> shift & (VALUES - 1);
+                sum[d] += weight[i];
+                count[d]++;
+            }
+        uint64_t d = VALUES - 1;
+        for (; d > 0 && sum[d] < need + FAULT(nucleus_reaches_past); d--)
+            need -= sum[d];
+        prefix |= d << shift;
+        mask |= (uint64_t)(VALUES - 1) << shift;
+        if (count[d] == 1 || shift == 0)
+            return prefix;
+    }
+}
+
+/* Leaves the smallest set of best ranks whose weights reach top_p of the sum, in the order they have. */
+static uint64_t nucleus(const struct cut *c, uint64_t *rank, uint64_t n, float top_p, uint64_t *weight) {
+    uint64_t total = whole_weights(c, rank, n, weight), kept = 0;
+    uint64_t last = crossing(rank, weight, n, share(top_p, total));
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t r = rank[i];
+        rank[kept] = r; /* kept <= i */
+        kept += r >= last;
+    }
+    return kept;
 }
 
 static uint32_t draw(const struct cut *c, const struct kern_sample *s, uint32_t position,
@@ -185,7 +256,7 @@ static uint32_t draw(const struct cut *c, const struct kern_sample *s, uint32_t 
 }
 
 static uint32_t choose(const struct kern_sample *s, uint32_t position, const float *z, uint32_t n,
-                       uint64_t *rank) {
+                       uint64_t *rank, uint64_t *weights) {
     uint64_t have = gather(z, n, rank);
     if (!have)
         return KERN_NONE;
@@ -200,12 +271,8 @@ static uint32_t choose(const struct kern_sample *s, uint32_t position, const flo
         host_select(rank, have, s->top_k);
         have = s->top_k;
     }
-    if (s->top_p < 1) {
-        /* the sum of what remains must not depend on the order a selection left behind */
-        if (s->top_k)
-            host_sort(rank, have);
-        have = nucleus(&c, rank, have, (double)s->top_p);
-    }
+    if (s->top_p < 1)
+        have = nucleus(&c, rank, have, s->top_p, weights);
     if (s->min_p > 0) {
         uint64_t kept = 0;
         for (uint64_t i = 0; i < have; i++)
@@ -241,12 +308,12 @@ void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uin
     } else if (s->forced != KERN_NONE) {
         ret->token = s->forced;
     } else {
-        uint64_t *rank = scratch;
-        float *z = (float *)(void *)(rank + m->vocab_rows);
+        uint64_t *rank = scratch, *weights = rank + m->vocab_rows;
+        float *z = (float *)(void *)(weights + m->vocab_rows);
         uint32_t position = plan_rows(p)[s->row].pos + (s->source == KERN_SOURCE_DRAFT ? 2 : 1);
         memcpy(z, logits, m->vocab_rows * sizeof(*z));
         adjust(m, p, s, z);
-        ret->token = choose(s, position, z, FAULT(padding_sampled) ? m->vocab_rows : n, rank);
+        ret->token = choose(s, position, z, FAULT(padding_sampled) ? m->vocab_rows : n, rank, weights);
     }
     if (ret->token == KERN_NONE)
         ret->flags = KERN_RESULT_EMPTY;

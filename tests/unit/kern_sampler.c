@@ -423,30 +423,137 @@ START_TEST(nonfinite_is_said) {
 }
 END_TEST
 
-/* The real vocabulary: exact, and quick even where the cut falls late. */
+/* Equal logits, where sums meet the bound exactly: the smallest set that reaches top_p, lowest ids first. */
+START_TEST(nucleus_reaches_and_no_more) {
+    static const struct {
+        float top_p;
+        uint32_t equal, want;
+    } cases[] = {{0.5f, 40, 20},    {0.25f, 40, 10},       {0.75f, 4, 3},        {0.5f, 1, 1},
+                 {0.5f, 2, 1},      {0.51f, 40, 21},       {1e-9f, 40, 1},       {0.125f, 1024, 128},
+                 {0.5f, 1500, 750}, {0.49999997f, 40, 20}, {0.99999994f, 64, 64}};
+    const uint32_t n = cases[_i].equal;
+    uint32_t seen = 0;
+    static bool in[1500];
+    prepare(1500, 1500);
+    for (uint32_t i = 0; i < 1500; i++)
+        logits[i] = i < 1500 - n ? -200.0f : 3.0f; /* the others have no weight at all */
+    memset(in, 0, sizeof(in));
+    for (uint32_t d = 0; d < 16 * n + 200; d++) {
+        struct kern_sample *s = begin(5);
+        s->temperature = 1;
+        s->top_p = cases[_i].top_p;
+        s->seed = d;
+        struct kern_result r;
+        host_sample(&cfg.model, km_plan_build(plan), 0, logits, scratch, &r);
+        ck_assert_uint_ge(r.token, 1500 - n);
+        seen += !in[r.token];
+        in[r.token] = true;
+    }
+    ck_assert_uint_eq(seen, cases[_i].want);
+    for (uint32_t i = 0; i < cases[_i].want; i++)
+        ck_assert(in[1500 - n + i]);
+    release();
+}
+END_TEST
+
+/* Values at the ends of what a request may hold, together: a token that was allowed comes out, the best one
+ * where the settings leave no other. */
+START_TEST(extreme_settings) {
+    static const float temperatures[] = {1e-30f, 1e-9f, 1, 1e4f}, top_ps[] = {1e-9f, 0.99999994f, 1},
+                       min_ps[] = {0, 1e-30f, 1}, penalties[] = {1e-4f, 1, 1e4f};
+    rng.s = 111;
+    prepare(221, 197);
+    for (int round = 0; round < 4 * 3 * 3 * 3 * 4; round++) {
+        int at = round;
+        struct kern_sample *s = begin(5);
+        random_logits(4, round % 2);
+        s->temperature = temperatures[at % 4], at /= 4;
+        s->top_p = top_ps[at % 3], at /= 3;
+        s->min_p = min_ps[at % 3], at /= 3;
+        s->repetition = penalties[at % 3], at /= 3;
+        s->presence = at & 1 ? 1e4f : -1e4f;
+        s->frequency = at & 2 ? 1e4f : -1e4f;
+        s->seed = km_u64(&rng);
+        plan->head.n_seen = s->n_seen = 3;
+        for (uint32_t i = 0; i < 3; i++)
+            plan->seen[i] = (struct kern_seen){50 * i, i * 250};
+        plan->head.n_bias = s->n_bias = 2;
+        plan->bias[0] = (struct kern_bias){7, -1e4f};
+        plan->bias[1] = (struct kern_bias){8, 1e4f};
+        plan->head.n_ban = s->n_ban = 1;
+        plan->ban[0] = 9;
+        uint32_t survivors, want = naive(s, 6, &survivors);
+        struct kern_result r = draw();
+        ck_assert_msg(r.token == want, "round %d: %u instead of %u of %u", round, r.token, want, survivors);
+        ck_assert_uint_eq(r.flags, 0);
+        ck_assert(isfinite(r.logprob) && isfinite(r.logsumexp));
+    }
+    release();
+}
+END_TEST
+
+static double sample_ms(const struct kern_plan *p, struct kern_result *ret) {
+    double best = INFINITY;
+    for (int i = 0; i < 7; i++) {
+        struct timespec a, b;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+        host_sample(&cfg.model, p, 0, logits, scratch, ret);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+        best = fmin(best, (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) * 1e-6);
+    }
+    return best;
+}
+
+/* The real vocabulary: exact, and quick wherever the cut falls: no sort of it may hide in there. */
 START_TEST(full_vocabulary) {
+    static const float top_ps[] = {1, 0.95f, 0.5f, 0.99999f};
     rng.s = 91;
     prepare(154880, 154856);
     uint32_t survivors;
-    for (int round = 0; round < 6; round++) {
-        random_logits(round < 3 ? 2.5f : 0.01f, false);
+    double plain = 0;
+    for (int round = 0; round < 12; round++) {
+        random_logits(round < 4 ? 2.5f : round < 8 ? 0.01f : 0.0f, false);
         struct kern_sample *s = begin(5);
         s->temperature = 1;
         s->seed = 5 + (uint64_t)round;
-        s->top_p = round % 3 == 0 ? 0.95f : 1;
-        s->top_k = round % 3 == 1 ? 50 : 0;
+        s->top_p = top_ps[round % 4];
+        s->top_k = round == 3 ? 50 : 0;
         uint32_t want = naive(s, 6, &survivors);
-        struct timespec a, b;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
-        struct kern_result r = draw();
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+        struct kern_result r;
+        double ms = sample_ms(km_plan_build(plan), &r);
         ck_assert_uint_eq(r.token, want);
-        double ms = (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) * 1e-6;
-        ck_assert_msg(ms < 500, "round %d: %g ms", round, ms);
+        if (round % 4 == 0)
+            plain = ms;
+        ck_assert_msg(ms < 4 * plain, "round %d: %g ms, without a cut %g ms", round, ms, plain);
         if (getenv("KERN_SAMPLER_TIMES"))
             printf("round %d: %.2f ms, %u survivors\n", round, ms, survivors);
     }
     release();
+}
+END_TEST
+
+START_TEST(exponentials) {
+    enum { N = 4003 };
+    double x[N], y[N], other[N];
+    rng.s = 121;
+    for (int round = 0; round < 50; round++) {
+        uint32_t n = km_below(&rng, 20) ? N - km_below(&rng, 9) : km_below(&rng, 9);
+        for (uint32_t i = 0; i < N; i++)
+            x[i] = y[i] = i == 0 ? 0.0 : -pow(10, 6.0 * (double)km_uniform(&rng) - 3.2);
+        memcpy(other, y, sizeof(y));
+        host_exp(y, n);
+        host_exp_any(other, n);
+        ck_assert_mem_eq(y, other, sizeof(y)); /* whatever the processor */
+        for (uint32_t i = 0; i < N; i++)
+            if (i >= n)
+                ck_assert(y[i] == x[i]); /* not touched */
+            else if (x[i] < -700)
+                ck_assert(y[i] > 0 && y[i] < 1e-303);
+            else
+                ck_assert_msg(fabs(y[i] / exp(x[i]) - 1) < 1e-14, "e^%g is not %.17g", x[i], y[i]);
+        if (n)
+            ck_assert(y[0] == 1.0);
+    }
 }
 END_TEST
 
@@ -523,7 +630,10 @@ int main(void) {
     tcase_add_test(t, forced_and_scored);
     tcase_add_test(t, nothing_left_is_said);
     tcase_add_test(t, nonfinite_is_said);
+    tcase_add_loop_test(t, nucleus_reaches_and_no_more, 0, 11);
+    tcase_add_test(t, extreme_settings);
     tcase_add_test(t, full_vocabulary);
+    tcase_add_test(t, exponentials);
     tcase_add_test(t, select_and_sort);
     tcase_add_test(t, bf16_rounds_to_even);
     suite_add_tcase(s, t);
