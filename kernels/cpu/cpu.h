@@ -196,6 +196,9 @@ static inline struct cpu_rows *rows_of(const struct cpu_run *r, uint32_t layer) 
 static inline char *slot_at(const struct cpu_run *r, uint32_t slot, uint64_t off) {
     return r->c->slots + slot * r->c->l.slot_stride + off;
 }
+static inline float *cpu_scratch(const struct cpu *c, uint32_t member) {
+    return (float *)(void *)(c->work + c->l.thread_at + member * c->l.thread_bytes);
+}
 static inline void run_barrier(struct cpu_run *r) {
     pool_barrier(&r->c->pool);
 }

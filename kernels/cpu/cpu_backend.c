@@ -81,7 +81,7 @@ static void run_stage(struct cpu_run *r, const struct kern_stage *s) {
 static void run_program(void *arg, uint32_t job, uint32_t member) {
     struct cpu *c = arg;
     const struct kern_prog *p = &c->k->progs[job];
-    char *scratch = c->work + c->l.thread_at + member * c->l.thread_bytes;
+    float *scratch = cpu_scratch(c, member);
     struct cpu_run r = {.c = c,
                         .ops = c->ops,
                         .lane = &c->lane[p->lane],
@@ -90,8 +90,8 @@ static void run_program(void *arg, uint32_t job, uint32_t member) {
                         .count = &c->k->counters[p->lane],
                         .me = member,
                         .n = c->n_threads,
-                        .scratch = (float *)(void *)scratch,
-                        .group = (uint32_t *)(void *)(scratch + c->l.thread_group)};
+                        .scratch = scratch,
+                        .group = (uint32_t *)(void *)((char *)scratch + c->l.thread_group)};
     for (uint32_t i = 0; i < p->n; i++)
         run_stage(&r, &c->k->stages[p->first + i]);
 }

@@ -131,29 +131,73 @@ static uint32_t visible_pools(const struct cpu_run *r, uint32_t pos) {
     return (pos + 1) / r->c->k->cfg.model.index_kpool;
 }
 
-static void select_row(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows,
-                       uint32_t i) {
+/* A member's room for one row: scores of all pools, widened keys, ranks. */
+struct select_room {
+    float *score, *keys;
+    uint64_t *rank;
+};
+
+static struct select_room room_of(const struct cpu_run *r, uint32_t member) {
+    const struct cpu_dims *d = &r->c->l.d;
+    float *f = cpu_scratch(r->c, member);
+    return (struct select_room){
+        .score = f,
+        .keys = f + pad16(d->max_pools),
+        .rank = (uint64_t *)(void *)(f + pad16(d->max_pools) + CPU_KEY_TILE * (size_t)d->idx_dim)};
+}
+
+/* Scores of pools p0 .. p1-1 for row i, p0 a multiple of the tile. */
+static void score_pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, uint32_t i,
+                        uint32_t p0, uint32_t p1, float *score) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
     const struct cpu_seq *s = &rows->seq[rows->seq_of[i]];
-    uint32_t n = visible_pools(r, rows->pos[i]);
-    r->lane->n_sel[i] = KERN_NONE;
-    if (n <= d->sel)
-        return;
-    float *score = r->scratch, *tmp = score + pad16(d->max_pools);
-    uint64_t *rank = (uint64_t *)(void *)(tmp + CPU_KEY_TILE * (size_t)d->idx_dim);
     float scale = 1.0f / sqrtf((float)m->index_dim) / sqrtf((float)m->index_heads);
+    float *tmp = room_of(r, r->me).keys;
     const float *q = r->lane->wide + (uint64_t)i * d->cq_n + d->q_all;
-    for (uint32_t p = 0; p < n; p += CPU_KEY_TILE) {
-        uint32_t t = n - p < CPU_KEY_TILE ? n - p : CPU_KEY_TILE;
+    for (uint32_t p = p0; p < p1; p += CPU_KEY_TILE) {
+        uint32_t t = p1 - p < CPU_KEY_TILE ? p1 - p : CPU_KEY_TILE;
         const float *keys[CPU_KEY_TILE];
         for (uint32_t j = 0; j < t; j++)
             keys[j] = load_row(r, pool_at(r, l, s, p + j), tmp + j * (size_t)d->idx_dim, d->idx_dim);
         r->ops->index_scores(score + p, q, d->idx_dim, z_row(r, i) + d->z_w, scale, m->index_heads,
                              d->idx_dim, keys, t);
     }
-    host_topk(score, n, d->sel, rank, r->lane->sel + (uint64_t)i * d->sel);
-    r->lane->n_sel[i] = d->sel;
+}
+
+/* Keeps the best pools of a row whose scores are in this member's room; KERN_NONE where all of them are seen.
+ */
+static void keep_best(struct cpu_run *r, const struct cpu_rows *rows, uint32_t i) {
+    const struct cpu_dims *d = &r->c->l.d;
+    uint32_t n = visible_pools(r, rows->pos[i]);
+    struct select_room room = room_of(r, r->me);
+    r->lane->n_sel[i] = n > d->sel ? d->sel : KERN_NONE;
+    if (n > d->sel)
+        host_topk(room.score, n, d->sel, room.rank, r->lane->sel + (uint64_t)i * d->sel);
+}
+
+/* Many rows: a member does whole rows. Fewer rows than members: all of them score each row, then one keeps.
+ */
+static void select_pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
+    const struct cpu_dims *d = &r->c->l.d;
+    if (rows->n >= r->n) {
+        for (uint32_t i = pool_take(&r->c->pool); i < rows->n; i = pool_take(&r->c->pool)) {
+            uint32_t n = visible_pools(r, rows->pos[i]);
+            if (n > d->sel)
+                score_pools(r, l, rows, i, 0, n, room_of(r, r->me).score);
+            keep_best(r, rows, i);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < rows->n; i++) {
+        uint32_t n = visible_pools(r, rows->pos[i]), tiles = (n + CPU_KEY_TILE - 1) / CPU_KEY_TILE;
+        uint32_t p0 = share_lo(r, tiles) * CPU_KEY_TILE, p1 = share_hi(r, tiles) * CPU_KEY_TILE;
+        if (n > d->sel)
+            score_pools(r, l, rows, i, p0, p1 < n ? p1 : n, room_of(r, i).score);
+    }
+    run_barrier(r);
+    if (r->me < rows->n)
+        keep_best(r, rows, r->me);
 }
 
 static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint32_t index) {
@@ -260,8 +304,8 @@ void cpu_stage_mla(struct cpu_run *r, uint32_t layer) {
     run_barrier(r);
     head_prod(r, &l->uk, d->kv_rank, r->lane->wide, d->cq_n, d->nope, rows->n, r->lane->qa, d->qa_all);
     count_mat(r, &l->uk, rows->n);
-    for (uint32_t i = full ? pool_take(&r->c->pool) : rows->n; i < rows->n; i = pool_take(&r->c->pool))
-        select_row(r, l, rows, i);
+    if (full)
+        select_pools(r, l, rows);
     count_selection(r, rows, index);
     run_barrier(r);
     attention(r, l, rows, index != KERN_INDEX_NONE);

@@ -358,6 +358,93 @@ START_TEST(slots_and_pages_move) {
 }
 END_TEST
 
+/* A prefill chunk, half a layer at a time, with decode steps of another sequence in between and both lanes
+ * launched ahead: neither sees the other. */
+START_TEST(lanes_interleave) {
+    struct kern_config cfg;
+    enum { N = 100, CHUNK = 64 };
+    uint32_t a[N], b[N];
+    small(&cfg);
+    struct kernmodel *m = km_new(&cfg, 15);
+    random_ids(a, N, &cfg, 16);
+    random_ids(b, N, &cfg, 17);
+    struct km_inst *i = km_open(m, "cpu", &cfg);
+    struct record alone_a, alone_b, got_b;
+    struct km_plan *p = km_plan_new(i), *q = km_plan_new(i);
+    uint32_t steps = 0;
+    const uint32_t vocab = cfg.model.vocab_rows;
+    float *last = malloc(vocab * sizeof(float));
+    ck_assert_ptr_nonnull(last);
+    compute(i, a, CHUNK, CHUNK, CHUNK, &alone_a);
+    compute(i, b, N, 0, 0, &alone_b);
+    record_new(&got_b, i);
+    km_plan_clear(p, KERN_LANE_PREFILL);
+    km_plan_seq(p, 1, 0, 0, KERN_SEQ_COMMIT | KERN_SEQ_PREFILL | KERN_SEQ_RESET, a, CHUNK, NULL);
+    km_plan_sample(p, CHUNK - 1, KERN_SAMPLE_SCORE, KERN_SOURCE_TRUNK);
+    struct kern_plan *built = km_plan_build(p);
+    ck_assert_int_eq(kern_plan_load(i->k, built, built->bytes), 0);
+    ck_assert_int_eq(kern_launch(i->k, i->embed[1]), 0);
+    for (uint32_t h = 0; h < 2 * cfg.model.n_layers; h++) {
+        ck_assert_int_eq(kern_launch(i->k, i->half[1][h / 2][h % 2]), 0);
+        km_plan_clear(q, KERN_LANE_DECODE);
+        add_rows(q, 2, b, N, steps, 1, 0, KERN_SEQ_COMMIT);
+        km_run(i, q);
+        record_rows(i, q, KERN_LANE_DECODE, 0, &got_b);
+        steps++;
+        if (h % 3 == 2)
+            ck_assert_int_eq(kern_wait(i->k, KERN_LANE_PREFILL), 0);
+    }
+    ck_assert_int_eq(kern_launch(i->k, i->final[1]), 0);
+    ck_assert_int_eq(kern_launch(i->k, i->head[1]), 0);
+    ck_assert_int_eq(kern_wait(i->k, KERN_LANE_PREFILL), 0);
+    km_peek(i, KERN_LANE_PREFILL, KERN_PEEK_LOGITS, 0, 1, last);
+    ck_assert_mem_eq(last, alone_a.logits + (CHUNK - 1) * vocab, vocab * sizeof(float));
+    ck_assert_uint_eq(steps, 2 * cfg.model.n_layers);
+    ck_assert_mem_eq(got_b.logits, alone_b.logits, steps * vocab * sizeof(float));
+    free(last);
+    record_free(&alone_a);
+    record_free(&alone_b);
+    record_free(&got_b);
+    km_plan_free(p);
+    km_plan_free(q);
+    km_close(i);
+    km_free(m);
+}
+END_TEST
+
+/* A token that stays on the device, drawn and fed back, is the token the host would have fed. */
+START_TEST(last_token_stays) {
+    struct kern_config cfg;
+    enum { STEPS = 40 };
+    small(&cfg);
+    struct kernmodel *m = km_new(&cfg, 18);
+    struct km_inst *i = km_open(m, "cpu", &cfg);
+    struct km_plan *p = km_plan_new(i);
+    uint32_t drawn[2][STEPS];
+    for (uint32_t slot = 0; slot < 2; slot++)
+        for (uint32_t t = 0; t < STEPS; t++) {
+            uint32_t token = !t ? 7 : slot ? KERN_TOKEN_LAST : drawn[0][t - 1], next = KERN_TOKEN_LAST;
+            km_plan_clear(p, KERN_LANE_DECODE);
+            km_plan_seq(p, slot, t, 0, KERN_SEQ_COMMIT | KERN_SEQ_DRAFT | (t ? 0u : KERN_SEQ_RESET), &token,
+                        1, &next);
+            struct kern_sample *s = km_plan_sample(p, 0, KERN_SAMPLE_DRAW, KERN_SOURCE_TRUNK);
+            s->temperature = 1.5f;
+            s->seed = 99;
+            km_plan_sample(p, 0, KERN_SAMPLE_SCORE, KERN_SOURCE_DRAFT);
+            km_run(i, p);
+            drawn[slot][t] = km_results(i, KERN_LANE_DECODE)[0].token;
+        }
+    ck_assert_mem_eq(drawn[0], drawn[1], sizeof(drawn[0]));
+    uint32_t distinct = 0;
+    for (uint32_t t = 1; t < STEPS; t++)
+        distinct += drawn[0][t] != drawn[0][t - 1];
+    ck_assert_uint_gt(distinct, STEPS / 2);
+    km_plan_free(p);
+    km_close(i);
+    km_free(m);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("cpu_same");
     TCase *tc = tcase_create("same");
@@ -367,6 +454,8 @@ int main(void) {
     tcase_add_test(tc, batch_is_alone);
     tcase_add_loop_test(tc, pending_windows, 0, 4);
     tcase_add_test(tc, slots_and_pages_move);
+    tcase_add_test(tc, lanes_interleave);
+    tcase_add_test(tc, last_token_stays);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
