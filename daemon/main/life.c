@@ -140,6 +140,7 @@ static void begin_drain(struct daemon *d) {
              d->conf.drain_timeout_sec);
     sd_notifyf(0, "STOPPING=1\nSTATUS=Finishing %u requests", server_live(d->server));
     server_set_state(d->server, GLMW_STATE_DRAINING);
+    write_status(d, clock_now_ns());
     server_stop_listening(d->server);
     loop_timer_set(d->drain, clock_now_ns() + d->conf.drain_timeout_sec * CLOCK_NS_PER_SEC + 1);
     if (!d->ready) /* nothing runs yet, and the queue would wait for a model that nobody will use */

@@ -36,6 +36,10 @@ const char *daemonfix_models(void) {
     return dir && *dir ? dir : "build/models";
 }
 
+int daemonfix_loops(void) {
+    return getenv("GLMD_EMULATED") ? 1 : 2;
+}
+
 void daemonfix_init(struct daemonfix *f) {
     memset(f, 0, sizeof *f);
     f->file_limit = -1;
@@ -63,17 +67,26 @@ void daemonfix_script(struct daemonfix *f, const char *text) {
 }
 
 static void run_child(const struct daemonfix *f) {
-    const char *bin = TEST_BUILD "/test/glmd";
-    char *argv[16] = {(char *)bin, "--model",       (char *)f->model, "--socket", (char *)f->socket,
-                      "--config",  (char *)f->conf, "--log-level",    "debug"};
-    int n = 9, fd = open(f->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const char *emulator = getenv("GLMD_TEST_RUN");
+    static char words[1024];
+    char *argv[32], *save = NULL;
+    int n = 0, fd = open(f->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const char *const fixed[] = {
+        TEST_BUILD "/test/glmd", "--model", f->model, "--socket", f->socket, "--config", f->conf,
+        "--log-level",           "debug"};
 
+    snprintf(words, sizeof words, "%s", emulator ? emulator : "");
+    for (char *w = strtok_r(words, " ", &save); w && n < 8; w = strtok_r(NULL, " ", &save))
+        argv[n++] = w;
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+        argv[n++] = (char *)(uintptr_t)fixed[i];
     if (fd < 0 || dup2(fd, 2) < 0 || dup2(fd, 1) < 0)
         _exit(97);
     if (f->backend[0]) {
         argv[n++] = "--io-backend";
-        argv[n++] = (char *)f->backend;
+        argv[n++] = (char *)(uintptr_t)f->backend;
     }
+    argv[n] = NULL;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (f->file_limit >= 0) {
         struct rlimit rl = {(rlim_t)f->file_limit, (rlim_t)f->file_limit};
@@ -93,7 +106,7 @@ static void run_child(const struct daemonfix *f) {
         if (dup2(f->listen_fd, 3) < 0)
             _exit(95);
     }
-    execv(bin, argv);
+    execv(argv[0], argv);
     _exit(98);
 }
 

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "daemonfix.h"
 #include "leakcheck.h"
 #include "loop.h"
 
@@ -409,17 +410,18 @@ int main(void) {
 
     tcase_set_timeout(tc, 30);
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
-    tcase_add_loop_test(tc, pipe_in_and_hup, 0, 2);
-    tcase_add_loop_test(tc, bell_is_never_read, 0, 2);
-    tcase_add_loop_test(tc, accept_many, 0, 2);
-    tcase_add_loop_test(tc, timers_fire_in_time, 0, 2);
-    tcase_add_loop_test(tc, pause_and_resume, 0, 2);
-    tcase_add_loop_test(tc, removal_inside_a_callback, 0, 2);
-    tcase_add_loop_test(tc, removed_socket_is_really_closed, 0, 2);
-    tcase_add_loop_test(tc, kicks_from_another_thread, 0, 2);
-    tcase_add_loop_test(tc, signals_arrive, 0, 2);
+    tcase_add_loop_test(tc, pipe_in_and_hup, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, bell_is_never_read, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, accept_many, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, timers_fire_in_time, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, pause_and_resume, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, removal_inside_a_callback, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, removed_socket_is_really_closed, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, kicks_from_another_thread, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, signals_arrive, 0, daemonfix_loops());
     tcase_add_test(tc, auto_takes_one_and_says_why);
-    tcase_add_test(tc, auto_falls_back);
+    if (daemonfix_loops() == 2) /* emulators do not filter system calls */
+        tcase_add_test(tc, auto_falls_back);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
