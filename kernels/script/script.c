@@ -31,6 +31,9 @@ struct device {
     uint64_t steps;    /* decode steps begun */
     uint64_t free_ns;  /* when everything launched so far will be done */
     uint64_t done_ns[KERN_LANES];
+    /* Heads launched and not yet computed: that happens in the wait, because a launch must cost the engine
+     * nothing, as on a real device. One per lane: a plan is loaded only after a wait. */
+    bool head[KERN_LANES], head_nan[KERN_LANES];
     bool lost;
     char why[96];
 };
@@ -225,8 +228,10 @@ static int script_launch(struct kern *k, const struct kern_prog *prog) {
 
         if (s->op == KERN_OP_MIX && s->layer < k->cfg.model.n_layers)
             d->free_ns += layer_ns;
-        if (s->op == KERN_OP_HEAD && s->arg == KERN_SOURCE_TRUNK)
-            head(k, d, prog->lane, step_nan);
+        if (s->op == KERN_OP_HEAD && s->arg == KERN_SOURCE_TRUNK) {
+            d->head[prog->lane] = true;
+            d->head_nan[prog->lane] = step_nan;
+        }
     }
     d->done_ns[prog->lane] = d->free_ns;
     return 0;
@@ -237,6 +242,9 @@ static int script_wait(struct kern *k, uint32_t lane) {
     struct timespec ts = { .tv_sec = (time_t)(d->done_ns[lane] / 1000000000u),
                            .tv_nsec = (long)(d->done_ns[lane] % 1000000000u) };
 
+    if (d->head[lane])
+        head(k, d, lane, d->head_nan[lane]);
+    d->head[lane] = false;
     if (d->done_ns[lane] > now_ns())
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
             ;
