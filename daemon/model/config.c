@@ -104,6 +104,21 @@ static const struct cread_field TOP[] = {
 
 #define N(a) (sizeof(a) / sizeof *(a))
 
+/* Keys of text_config that are read, but not by the table. */
+static const char *const TEXT_OTHER[] = {"layer_types",  "mlp_layer_types",     "indexer_types",
+                                         "eos_token_id", "linear_attn_config",  "rope_parameters",
+                                         "rope_scaling", "quantization_config", NULL};
+
+static bool is_text_key(const char *key) {
+    for (size_t i = 0; i < N(TEXT); i++)
+        if (strcmp(TEXT[i].key, key) == 0)
+            return true;
+    for (size_t i = 0; TEXT_OTHER[i]; i++)
+        if (strcmp(TEXT_OTHER[i], key) == 0 && strcmp(key, "eos_token_id") != 0)
+            return true;
+    return false;
+}
+
 static int contradiction(const struct cread *c, const char *key, uint32_t found, const char *expected) {
     return xerr_set(c->e, -EINVAL, "%s: %s%s: found %u, expected %s", c->file, c->prefix, key, found,
                     expected);
@@ -201,11 +216,50 @@ static int no_quantization(const struct cread *c) {
     return 0;
 }
 
+/* The reference looks for another name than the files have, and falls back to a default: both must agree. */
+static int same_bound(const struct cread *c, const struct model_config *cfg) {
+    const json_t *v = json_object_get(c->obj, "lower_bound");
+
+    if (v && !json_is_null(v) && !(json_is_number(v) && json_number_value(v) == cfg->gate_lower_bound))
+        return cread_refuse(c, -EINVAL, "lower_bound", v, "no such key, or %g as gate_lower_bound",
+                            cfg->gate_lower_bound);
+    return 0;
+}
+
+/* An older name of dtype. */
+static int same_dtype(const struct cread *c) {
+    const json_t *v = json_object_get(c->obj, "torch_dtype");
+
+    if (v && !json_is_null(v) && (!json_is_string(v) || strcmp(json_string_value(v), "bfloat16") != 0))
+        return cread_refuse(c, -EINVAL, "torch_dtype", v, "no such key, or \"bfloat16\" as dtype");
+    return 0;
+}
+
+static bool same_value(const json_t *a, const json_t *b) {
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+/* What the top level repeats of text_config, it must repeat: which of the two counts differs between readers.
+ */
+static int same_repeats(const struct cread *top, const json_t *text) {
+    void *it;
+
+    for (it = json_object_iter((json_t *)top->obj); it; it = json_object_iter_next((json_t *)top->obj, it)) {
+        const char *key = json_object_iter_key(it);
+        const json_t *v = json_object_iter_value(it), *t = json_object_get(text, key);
+        bool read = is_text_key(key) && strcmp(key, "model_type") != 0;
+
+        if (read && !json_is_null(v) && !(t && same_value(v, t)))
+            return cread_refuse(top, -EINVAL, key, v, "no such key here, or the value of text_config.%s",
+                                key);
+    }
+    return 0;
+}
+
 static int read_text(struct cread *c, const char *file, const json_t *root, struct model_config *cfg) {
-    static const char *const OTHER[] = {
-        "layer_types",        "mlp_layer_types", "indexer_types", "eos_token_id",
-        "linear_attn_config", "rope_parameters", "rope_scaling",  NULL};
-    static const char *const LINEAR_OTHER[] = {"kda_layers", "full_attn_layers", NULL};
+    static const char *const LINEAR_OTHER[] = {"kda_layers", "full_attn_layers", "lower_bound", NULL};
     struct cread top = {file, "", root, c->e};
     struct cread linear = {file, "text_config.linear_attn_config.", NULL, c->e};
     int r;
@@ -227,7 +281,10 @@ static int read_text(struct cread *c, const char *file, const json_t *root, stru
     if (r == 0)
         r = cread_eos(c, cfg->vocab_size, cfg->eos_token_id, &cfg->n_eos);
     if (r == 0)
-        r = cread_unknown(c, (const struct cread_field *const[]){TEXT}, (const size_t[]){N(TEXT)}, 1, OTHER);
+        r = cread_unknown(c, (const struct cread_field *const[]){TEXT}, (const size_t[]){N(TEXT)}, 1,
+                          TEXT_OTHER);
+    if (r == 0)
+        r = same_dtype(c);
     if (r < 0)
         return r;
 
@@ -237,6 +294,8 @@ static int read_text(struct cread *c, const char *file, const json_t *root, stru
     if (!json_is_object(linear.obj))
         return cread_refuse(c, -EINVAL, "linear_attn_config", linear.obj, "an object");
     r = cread_fields(&linear, LINEAR, N(LINEAR), cfg);
+    if (r == 0)
+        r = same_bound(&linear, cfg);
     if (r == 0)
         r = cread_unknown(&linear, (const struct cread_field *const[]){LINEAR}, (const size_t[]){N(LINEAR)},
                           1, LINEAR_OTHER);
@@ -291,7 +350,6 @@ static int check_architecture(const struct cread *c) {
 
 /* Values that may be repeated at the top level must repeat, not correct. */
 static int check_top(const struct cread *c, struct model_config *cfg) {
-    static const char *const OTHER[] = {"tie_word_embeddings", "quantization_config", NULL};
     const json_t *tie = json_object_get(c->obj, "tie_word_embeddings");
     const json_t *dtype = json_object_get(c->obj, "dtype");
     const json_t *vision = json_object_get(c->obj, "vision_config");
@@ -314,7 +372,12 @@ static int check_top(const struct cread *c, struct model_config *cfg) {
     cfg->has_vision = json_is_object(vision);
     r = read_ids(c, cfg);
     if (r == 0)
-        r = cread_unknown(c, (const struct cread_field *const[]){TOP}, (const size_t[]){N(TOP)}, 1, OTHER);
+        r = same_dtype(c);
+    if (r == 0)
+        r = same_repeats(c, json_object_get(c->obj, "text_config"));
+    if (r == 0)
+        r = cread_unknown(c, (const struct cread_field *const[]){TOP, TEXT},
+                          (const size_t[]){N(TOP), N(TEXT)}, 2, TEXT_OTHER);
     return r;
 }
 

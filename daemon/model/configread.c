@@ -178,20 +178,30 @@ int cread_eos(const struct cread *c, uint32_t vocab, uint32_t ids[MODEL_MAX_EOS]
 /* Names that begin like the values the forward pass is made of. A new key among them is a feature this
  * reader does not know, and running without it would give a model that answers, wrongly. */
 static const char *const FAMILIES[] = {
-    "activation", "alibi",    "attention_", "attn_",    "clamp",       "conv_",   "decay",    "embedding_",
-    "expert",     "final_",   "first_k_",   "gate",     "gating",      "hc_",     "head_",    "hidden_",
-    "index",      "kda_",     "kv_",        "layer_",   "linear_",     "logit",   "mhc",      "mla_",
-    "mlp_",       "moe_",     "mtp_",       "n_",       "norm_",       "num_",    "partial_", "position_",
-    "q_",         "qk_",      "quant",      "residual", "rms_",        "rope",    "routed_",  "router_",
-    "scale_",     "scoring_", "shared_",    "short_",   "sliding",     "softcap", "softmax",  "swiglu",
-    "tie_",       "topk_",    "use_qk",     "use_rope", "use_sliding", "v_head",  "yarn",     "sinkhorn",
+    "activation", "alibi",       "attention_",    "attn_",         "bias",        "chunk",
+    "clamp",      "compress",    "conv_",         "cross_",        "decay",       "depth_",
+    "dense",      "dsa",         "dual_",         "embed",         "expert",      "ffn",
+    "final_",     "first_k_",    "gate",          "gating",        "hc_",         "head_",
+    "hidden_",    "index",       "intermediate_", "kda_",          "key_",        "kpool",
+    "kv_",        "layer_",      "layernorm",     "linear_",       "lm_head",     "logit",
+    "lora",       "lower_bound", "max_position",  "mhc",           "mixer",       "mla_",
+    "mlp_",       "moe_",        "mscale",        "mtp_",          "mup",         "n_",
+    "nope",       "norm",        "num_",          "o_proj",        "output_gate", "output_mult",
+    "partial_",   "per_layer",   "position_",     "post_",         "pre_norm",    "q_",
+    "qk_",        "qkv",         "quant",         "query_",        "recurrent",   "residual",
+    "rms_",       "rope",        "routed_",       "router_",       "sandwich",    "scale_",
+    "scoring_",   "shared_",     "short_",        "sinkhorn",      "sinks",       "sliding",
+    "softcap",    "softmax",     "sparse",        "ssm",           "swa",         "swiglu",
+    "tie_",       "topk_",       "upper_bound",   "use_",          "v_head",      "value_",
+    "vocab",      "window",      "yarn",          "zero_centered",
 };
 
 /* Members of those families that concern training, logging or generation only. */
 static const char *const HARMLESS[] = {
     "attention_dropout",    "num_return_sequences", "num_beams",       "num_beam_groups",
     "router_aux_loss_coef", "router_z_loss_coef",   "mtp_loss_weight", "num_logits_to_keep",
-    "hidden_dropout",       "position_ids",
+    "hidden_dropout",       "position_ids",         "use_cache",       "use_bfloat16",
+    "embd_pdrop",
 };
 
 static bool starts_with_any(const char *key, const char *const *list, size_t n) {

@@ -3,7 +3,10 @@
  * maps a file (page cache faults would be charged to the reader, and a shrinking file would be SIGBUS).
  *
  * Tensors that lie next to each other are read with one call, scattered so that each begins on 64 bytes in
- * memory: on disk a tensor starts wherever the one before it ended. */
+ * memory: on disk a tensor starts wherever the one before it ended.
+ *
+ * A weight that is no number makes every answer noise, or hides where one comparison drops it; while the
+ * bytes are at hand looking for one costs next to nothing. */
 #include "loader.h"
 
 #include <errno.h>
@@ -71,6 +74,31 @@ static void plan_window(const struct model_directory *d, const struct model_load
     }
 }
 
+/* Index of the first number of n bytes (whole numbers of `size` bytes) that is NaN or infinite, or -1: its
+ * exponent is all ones, so that adding one to the exponent alone reaches the sign bit, in every lane of a
+ * word at once. */
+static int64_t not_finite(const void *bytes, uint64_t n, uint32_t size) {
+    const uint64_t exponent = size == 4 ? UINT64_C(0x7f8000007f800000) : UINT64_C(0x7f807f807f807f80);
+    const uint64_t one = size == 4 ? UINT64_C(0x0080000000800000) : UINT64_C(0x0080008000800080);
+    const uint64_t sign = size == 4 ? UINT64_C(0x8000000080000000) : UINT64_C(0x8000800080008000);
+    const char *p = bytes;
+    uint64_t hit = 0, w;
+
+    for (uint64_t i = 0; i < n; i += sizeof w) {
+        w = 0;
+        memcpy(&w, p + i, n - i < sizeof w ? (size_t)(n - i) : sizeof w);
+        hit |= (w & exponent) + one;
+    }
+    if (!(hit & sign))
+        return -1;
+    for (uint64_t i = 0;; i += size) {
+        w = 0;
+        memcpy(&w, p + i, size);
+        if (((w & exponent) + one) & sign)
+            return (int64_t)(i / size);
+    }
+}
+
 static int deliver(const struct model_index *index, const struct model_load *l, const struct window *w,
                    struct xerr *e) {
     struct show f, s;
@@ -78,8 +106,18 @@ static int deliver(const struct model_index *index, const struct model_load *l, 
     for (int i = 0; i < w->n; i++) {
         const struct model_item *it = w->piece[i].it;
         uint64_t offset = FAULT(loader_window_offset) && w->piece[i].offset ? 0 : w->piece[i].offset;
-        int r = l->sink(l->sink_ctx, &it->id, &it->k, offset, w->piece[i].bytes, w->piece[i].n);
+        uint32_t size = it->k.format == KERN_F32 ? 4 : 2;
+        int64_t bad = not_finite(w->piece[i].bytes, w->piece[i].n, size);
+        int r;
 
+        if (bad >= 0)
+            return xerr_set(
+                e, -EBADMSG,
+                "%s: tensor %s: found NaN or infinity as number %llu, expected finite numbers: the "
+                "file is damaged, fetch it again",
+                show_path(&f, st_path(model_index_file(index, w->file))), show_str(&s, it->t->name),
+                (unsigned long long)(w->piece[i].offset / size + (uint64_t)bad));
+        r = l->sink(l->sink_ctx, &it->id, &it->k, offset, w->piece[i].bytes, w->piece[i].n);
         if (r < 0)
             return xerr_set(e, r, "%s: tensor %s: bytes %llu+%llu could not be stored: %s",
                             show_path(&f, st_path(model_index_file(index, w->file))),

@@ -14,6 +14,7 @@
 
 #include "modelshow.h"
 #include "size.h"
+#include "utf8.h"
 
 struct parser {
     const char *file;
@@ -66,29 +67,6 @@ static bool eat(struct parser *p, char c) {
     return true;
 }
 
-/* Bytes of the well-formed UTF-8 sequence at s, 0 when it is not one: no overlong forms, no surrogates. */
-static size_t utf8_len(const unsigned char *s, size_t left) {
-    if (s[0] < 0x80)
-        return 1;
-    if (s[0] >= 0xc2 && s[0] <= 0xdf)
-        return left >= 2 && (s[1] & 0xc0) == 0x80 ? 2 : 0;
-    if (s[0] >= 0xe0 && s[0] <= 0xef) {
-        if (left < 3 || (s[1] & 0xc0) != 0x80 || (s[2] & 0xc0) != 0x80)
-            return 0;
-        if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))
-            return 0;
-        return 3;
-    }
-    if (s[0] >= 0xf0 && s[0] <= 0xf4) {
-        if (left < 4 || (s[1] & 0xc0) != 0x80 || (s[2] & 0xc0) != 0x80 || (s[3] & 0xc0) != 0x80)
-            return 0;
-        if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-            return 0;
-        return 4;
-    }
-    return 0;
-}
-
 static int hex4(struct parser *p, uint32_t *ret) {
     uint32_t v = 0;
 
@@ -108,35 +86,13 @@ static int hex4(struct parser *p, uint32_t *ret) {
     return 0;
 }
 
-static size_t put_utf8(char *out, uint32_t c) {
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (char)(0xc0 | c >> 6);
-        out[1] = (char)(0x80 | (c & 0x3f));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (char)(0xe0 | c >> 12);
-        out[1] = (char)(0x80 | (c >> 6 & 0x3f));
-        out[2] = (char)(0x80 | (c & 0x3f));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | c >> 18);
-    out[1] = (char)(0x80 | (c >> 12 & 0x3f));
-    out[2] = (char)(0x80 | (c >> 6 & 0x3f));
-    out[3] = (char)(0x80 | (c & 0x3f));
-    return 4;
-}
-
 /* After the backslash. The decoded form is never longer than the escape, so it can be written in place. */
 static int escape(struct parser *p, char *out, size_t *ret_n) {
     static const char FROM[] = "\"\\/bfnrt", TO[] = "\"\\/\b\f\n\r\t";
     char c = p->at < p->n ? p->text[p->at] : 0;
     const char *known = c ? strchr(FROM, c) : NULL;
     uint32_t hi, lo;
+    char one[4];
     int r;
 
     if (known) {
@@ -166,7 +122,8 @@ static int escape(struct parser *p, char *out, size_t *ret_n) {
     } else if (hi == 0) {
         return syntax(p, "no NUL in a string");
     }
-    *ret_n = put_utf8(out, hi);
+    *ret_n = utf8_put(hi, one);
+    memcpy(out, one, *ret_n);
     return 0;
 }
 
@@ -198,9 +155,10 @@ static int string(struct parser *p, const char *expected, char **ret) {
             out += len;
             continue;
         }
-        len = utf8_len((unsigned char *)p->text + p->at, p->n - p->at);
-        if (len == 0)
+        r = utf8_next((const uint8_t *)p->text + p->at, p->n - p->at, NULL);
+        if (r <= 0)
             return syntax(p, "UTF-8");
+        len = (size_t)r;
         memmove(out, p->text + p->at, len);
         out += len;
         p->at += len;

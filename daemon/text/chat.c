@@ -6,9 +6,11 @@
 #include "utf8.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_TEMPLATE_BYTES (4 << 20)
 
@@ -46,16 +48,23 @@ static const char *const control_names[CC_COUNT] = {
 /* 0 with the file's text, 1 when there is no usable file (*ret_why), or an error. */
 static int read_template(const char *path, char **ret, size_t *ret_n, const char **ret_why) {
     struct stat st;
-    FILE *f = fopen(path, "re");
+    /* O_NONBLOCK: a pipe put in the file's place must not hang the start. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     char *p;
     size_t n;
 
-    if (!f && errno == ENOENT) {
+    if (fd < 0 && errno == ENOENT) {
         *ret_why = "is missing";
         return 1;
     }
-    if (!f)
-        return -errno;
+    if (!f) {
+        int r = -errno;
+
+        if (fd >= 0)
+            close(fd);
+        return r;
+    }
     if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_TEMPLATE_BYTES) {
         fclose(f);
         *ret_why = "is not a regular file of at most 4 MiB";

@@ -9,11 +9,14 @@
 #include "utf8.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_ADDED  4096
 #define MAX_MERGES (1u << 23)
+/* Looking for all cuts takes time that grows with the square of an entry's length; real ones are shorter. */
+#define MAX_CHECKED_BYTES 512
 
 static int decode_symbols(const struct tokread *l, const char *s, size_t n, uint8_t *ret, size_t *ret_n) {
     size_t w = 0;
@@ -176,6 +179,73 @@ static int load_merge(struct tokread *l, json_t *m, uint32_t rank) {
         i = (i + 1) & t->pairs_mask;
     }
     t->pairs[i] = (struct tok_pair){id[0], id[1], rank, whole};
+    t->entries[whole].made = true;
+    return 0;
+}
+
+/* Ways to cut an entry into two that are entries too, and one of them that is no merge (*ret_cut, 0: none).
+ */
+static uint32_t count_cuts(const struct tok *t, const struct tok_entry *e, uint32_t *ret_cut) {
+    const uint8_t *s = t->blob + e->off;
+    uint32_t n = 0;
+
+    *ret_cut = 0;
+    for (uint32_t cut = 1; cut < e->len; cut++) {
+        uint32_t left = tok_vocab_find(t, s, cut), right;
+
+        if (left == TOK_NONE || (right = tok_vocab_find(t, s + cut, e->len - cut)) == TOK_NONE)
+            continue;
+        n++;
+        if (!tok_pair_find(t, left, right))
+            *ret_cut = cut;
+    }
+    return n;
+}
+
+static int missing_merge(struct tokread *l, uint32_t id, uint32_t cut) {
+    const struct tok_entry *e = &l->t->entries[id];
+    char text[2][64];
+
+    for (unsigned k = 0; k < 2; k++) {
+        size_t n = k == 0 ? cut : e->len - cut;
+
+        n = n < sizeof text[k] - 1 ? n : sizeof text[k] - 1;
+        memcpy(text[k], l->t->blob + e->off + (k == 0 ? 0 : cut), n);
+        text[k][n] = 0;
+        snprintf(text[k], sizeof text[k], "%.40s", tokread_show(l, text[k]));
+    }
+    return xerr_set(l->err, -EINVAL,
+                    "%s: model.merges: found no merge of the bytes \"%s\" and \"%s\", which make token %u; "
+                    "expected it; the file is damaged or cut",
+                    l->path, text[0], text[1], id);
+}
+
+/* A merge that is missing changes how some texts are split, and nothing else shows it. Two kinds of lists are
+ * complete: one merge for every entry of several bytes, or one for each way to make an entry out of two
+ * others. A list that has nearly all of the second kind has lost the rest. */
+static int check_merges(struct tokread *l, size_t n_merges) {
+    const struct tok *t = l->t;
+    uint32_t cut, lost_id = 0, lost_cut = 0;
+    size_t n_cuts = 0, n_made = 0;
+
+    for (uint32_t id = 0; id < t->size; id++) {
+        const struct tok_entry *e = &t->entries[id];
+
+        if (!e->used || e->len < 2)
+            continue;
+        n_made += e->made;
+        if (e->len > MAX_CHECKED_BYTES)
+            continue;
+        n_cuts += count_cuts(t, e, &cut);
+        if (!e->made && (cut || !t->ignore_merges))
+            return missing_merge(l, id, cut ? cut : e->len - 1);
+        if (cut && !lost_cut) {
+            lost_id = id;
+            lost_cut = cut;
+        }
+    }
+    if (lost_cut && n_merges > n_made && n_cuts - n_merges < n_cuts / 100)
+        return missing_merge(l, lost_id, lost_cut);
     return 0;
 }
 
@@ -201,7 +271,7 @@ static int load_merges(struct tokread *l, json_t *merges) {
         if (r < 0)
             return r;
     }
-    return 0;
+    return check_merges(l, n);
 }
 
 static int load_added_token(struct tokread *l, json_t *a, size_t i) {

@@ -12,6 +12,7 @@ struct tok_entry {
     uint32_t off, len; /* bytes in blob */
     uint8_t flags;     /* enum tok_kind_flags */
     bool used;
+    bool made; /* a merge results in it */
 };
 
 struct tok_pair { /* one merge: the symbols left and right become id */

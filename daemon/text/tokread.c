@@ -6,10 +6,12 @@
 #include "split.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_FILE_BYTES ((off_t)256 << 20)
 
@@ -239,16 +241,20 @@ int tokread_open(struct tokread *l, const char *dir) {
     json_error_t je;
     struct stat st;
     FILE *f;
-    int r;
+    int fd, r;
 
     init_alphabet(l);
     if (asprintf(&l->path, "%s/tokenizer.json", dir) < 0) {
         l->path = NULL;
         return tokread_nomem(l);
     }
-    f = fopen(l->path, "re");
+    /* O_NONBLOCK: a pipe put in the file's place must not hang the start. */
+    fd = open(l->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
         r = -errno;
+        if (fd >= 0)
+            close(fd);
         return xerr_set(l->err, r, "%s: cannot be opened: %s; a checkpoint directory needs this file",
                         l->path, strerror(-r));
     }

@@ -12,10 +12,11 @@ static void swiglu(const struct kern_model_desc *m, const float *gate, const flo
     for (uint64_t i = 0; i < n; i++) {
         double g = (double)gate[i], u = (double)up[i];
         if (limit > 0) {
-            g = fmin(g, limit);
+            /* not fmin() and fmax(): what is no number must stay none, or a broken weight would go unseen */
+            g = g > limit || (FAULT(clamp_hides_nan) && isnan(g)) ? limit : g;
             if (FAULT(gate_clamp_both))
                 g = fmax(g, -limit);
-            u = fmin(fmax(u, -limit), limit);
+            u = u > limit ? limit : u < -limit ? -limit : u;
         }
         h[i] = (float)(ref_silu(g) * u);
     }

@@ -259,6 +259,71 @@ START_TEST(file_changes) {
 }
 END_TEST
 
+/* Reads as the file is, but for `n` bytes from `at` on. */
+struct planted {
+    uint64_t at, n;
+    unsigned char bytes[4];
+};
+
+static ssize_t planted_readv(void *ctx, int fd, const struct iovec *iov, int n_iov, off_t at) {
+    const struct planted *p = ctx;
+    ssize_t r = preadv(fd, iov, n_iov, at);
+    uint64_t from = (uint64_t)at;
+
+    for (int i = 0; i < n_iov && r > 0; from += iov[i++].iov_len)
+        for (uint64_t k = 0; k < p->n; k++)
+            if (p->at + k >= from && p->at + k - from < iov[i].iov_len)
+                ((unsigned char *)iov[i].iov_base)[p->at + k - from] = p->bytes[k];
+    return r;
+}
+
+/* One number that is none, anywhere in a tensor of either format. The largest finite ones are fine. */
+START_TEST(numbers_that_are_none) {
+    static const struct {
+        const char *tensor;
+        unsigned char bytes[4];
+        bool fine;
+    } cases[] = {
+        {"lm_head.weight", {0xc0, 0x7f}, false},      {"lm_head.weight", {0xc0, 0xff}, false},
+        {"lm_head.weight", {0x80, 0x7f}, false},      {"lm_head.weight", {0x80, 0xff}, false},
+        {"lm_head.weight", {0x81, 0x7f}, false},      {"lm_head.weight", {0x7f, 0x7f}, true},
+        {"lm_head.weight", {0x7f, 0xff}, true},       {"A_log", {0, 0, 0xc0, 0x7f}, false},
+        {"A_log", {1, 0, 0x80, 0xff}, false},         {"A_log", {0, 0, 0x80, 0x7f}, false},
+        {"A_log", {0xff, 0xff, 0x7f, 0x7f}, true},    {"A_log", {0xc0, 0x7f, 0xc0, 0x3f}, true},
+        {"hc_attn_scale", {0, 0, 0x80, 0xff}, false}, {"dt_bias", {0xff, 0xff, 0xff, 0xff}, false},
+    };
+    struct planted p = {0};
+    const struct st_io io = {planted_readv, &p};
+    struct ckpt_rng rng = {1};
+
+    open_model(ckpt_model("twin-a"), &io);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const struct model_item *it = NULL;
+        uint64_t n;
+        char number[32];
+
+        for (size_t i = 0; i < d.n_items && !it; i++)
+            if (strstr(d.item[i].t->name, cases[c].tensor))
+                it = &d.item[i];
+        ck_assert_ptr_nonnull(it);
+        p.n = it->k.format == KERN_F32 ? 4 : 2;
+        memcpy(p.bytes, cases[c].bytes, 4);
+        for (int round = 0; round < 3; round++) {
+            n = round == 0 ? 0 : round == 1 ? it->t->bytes / p.n - 1 : ckpt_rand(&rng) % (it->t->bytes / p.n);
+            p.at = it->t->offset + n * p.n;
+            memset(got_bytes, 0, d.n_items * sizeof *got_bytes);
+            snprintf(number, sizeof number, "number %llu,", (unsigned long long)n);
+            if (cases[c].fine)
+                ck_assert_msg(load(65536) == 0, "%s", err.msg);
+            else
+                ckpt_expect(cases[c].tensor, load(65536), -EBADMSG, &err,
+                            (const char *const[]){"model-00001-of-00001.safetensors", it->t->name, number,
+                                                  "finite numbers", NULL});
+        }
+    }
+}
+END_TEST
+
 START_TEST(sink_refuses) {
     open_model(ckpt_model("twin-a"), NULL);
     sink_result = -ENOSPC;
@@ -298,6 +363,7 @@ int main(void) {
     tcase_add_test(tc, header_read_error);
     tcase_add_test(tc, file_shrinks);
     tcase_add_test(tc, file_changes);
+    tcase_add_test(tc, numbers_that_are_none);
     tcase_add_test(tc, sink_refuses);
     tcase_add_test(tc, stopped);
     tcase_add_test(tc, small_buffer);

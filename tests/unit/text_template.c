@@ -188,6 +188,12 @@ START_TEST(template_missing_or_damaged) {
     ck_assert_int_eq(chat_open(dir, tok, &c, &err), 0);
     ck_assert_ptr_nonnull(strstr(chat_warning(c), "not a regular file"));
     chat_free(c);
+    rmdir(file);
+    ck_assert_int_eq(mkfifo(file, 0600), 0); /* must not be waited for */
+    ck_assert_int_eq(chat_open(dir, tok, &c, &err), 0);
+    ck_assert_ptr_nonnull(strstr(chat_warning(c), "not a regular file"));
+    chat_free(c);
+    unlink(file);
     free(whole);
 }
 END_TEST

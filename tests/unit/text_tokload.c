@@ -286,31 +286,116 @@ START_TEST(merges_as_texts) {
 }
 END_TEST
 
-/* A piece that is an entry of the vocabulary without any merge that leads to it: whole with ignore_merges
- * only. */
+/* Adds two entries and their merges: "qi", and "qin" out of it. The merge of "i" and "n" goes first, so that
+ * the merges alone never lead to "qin". */
+static json_t *with_unreached_entry(void) {
+    json_t *root = json_loadb(original, original_n, 0, NULL), *merges;
+
+    set_path(root, "model/vocab/qi", "4100");
+    set_path(root, "model/vocab/qin", "4101");
+    merges = json_object_get(json_object_get(root, "model"), "merges");
+    ck_assert_int_eq(json_array_append_new(merges, json_pack("[s,s]", "q", "i")), 0);
+    ck_assert_int_eq(json_array_append_new(merges, json_pack("[s,s]", "qi", "n")), 0);
+    return root;
+}
+
+/* A piece that is an entry of the vocabulary: whole with ignore_merges only. */
 START_TEST(ignore_merges) {
     for (unsigned on = 0; on < 2; on++) {
-        json_t *root = json_loadb(original, original_n, 0, NULL);
+        json_t *root = with_unreached_entry();
         struct xerr err = {0};
         struct tok *t;
         uint32_t ids[256];
         size_t n;
 
-        set_path(root, "model/vocab/zqzqx", "4100");
         set_path(root, "model/ignore_merges", on ? "true" : "false");
         ck_assert_int_eq(json_dump_file(root, file, 0), 0);
         json_decref(root);
         ck_assert_msg(tok_open(dir, &t, &err) == 0, "%s", err.msg);
         ck_assert_int_eq(tok_ignores_merges(t), on);
-        encode(t, "zqzqx", ids, &n);
+        encode(t, "qin", ids, &n);
         if (on)
-            ck_assert(n == 1 && ids[0] == 4100);
+            ck_assert(n == 1 && ids[0] == 4101);
         else
-            ck_assert_uint_gt(n, 1);
-        encode(t, "zqzqxy", ids, &n); /* another piece */
-        ck_assert_uint_ne(ids[0], 4100);
+            ck_assert_uint_eq(n, 2);
+        encode(t, "qinz", ids, &n); /* another piece */
+        ck_assert_uint_ne(ids[0], 4101);
         tok_free(t);
     }
+}
+END_TEST
+
+/* Any merge that is taken out of the list is missed, also where its result may be emitted whole. */
+START_TEST(missing_merge) {
+    json_t *root = json_loadb(original, original_n, 0, NULL), *merges, *gone;
+    struct texttest_rng rng = {7};
+    size_t n;
+
+    merges = json_object_get(json_object_get(root, "model"), "merges");
+    n = json_array_size(merges);
+    for (unsigned i = 0; i < 40; i++) {
+        size_t at = i == 0 ? 0 : i == 1 ? n - 1 : texttest_below(&rng, (uint32_t)n);
+        struct xerr err = {0};
+        struct tok *t;
+
+        gone = json_incref(json_array_get(merges, at));
+        json_array_remove(merges, at);
+        set_path(root, "model/ignore_merges", i % 2 ? "true" : "false");
+        ck_assert_int_eq(json_dump_file(root, file, 0), 0);
+        ck_assert_int_eq(tok_open(dir, &t, &err), -EINVAL);
+        ck_assert_msg(strstr(err.msg, "model.merges: found no merge") && strstr(err.msg, file) &&
+                          strstr(err.msg, "expected it"),
+                      "%s", err.msg);
+        ck_assert_int_eq(json_array_insert_new(merges, at, gone), 0);
+    }
+    json_decref(root);
+}
+END_TEST
+
+/* The other kind of list: every way to make an entry out of two others is a merge. One less is missed too;
+ * an entry that cannot be cut is fine where pieces may be emitted whole. */
+START_TEST(missing_merge_of_many) {
+    for (unsigned variant = 0; variant < 3; variant++) {
+        json_t *root = json_loadb(original, original_n, 0, NULL), *model, *vocab, *merges, *v;
+        struct xerr err = {0};
+        struct tok *t = NULL;
+        const char *key;
+
+        model = json_object_get(root, "model");
+        vocab = json_object_get(model, "vocab");
+        json_object_set_new(model, "merges", merges = json_array());
+        json_object_foreach(vocab, key, v) {
+            for (size_t cut = 1; cut < strlen(key); cut++) {
+                char left[512];
+
+                if (((unsigned char)key[cut] & 0xc0) == 0x80)
+                    continue;
+                snprintf(left, sizeof left, "%.*s", (int)cut, key);
+                if (json_object_get(vocab, left) && json_object_get(vocab, key + cut))
+                    json_array_append_new(merges, json_pack("[s,s]", left, key + cut));
+            }
+        }
+        ck_assert_uint_gt(json_array_size(merges), 5000);
+        if (variant == 1)
+            json_array_remove(merges, 2500);
+        if (variant == 2) {
+            set_path(root, "model/vocab/zqzqx", "4100");
+            set_path(root, "model/ignore_merges", "true");
+        }
+        ck_assert_int_eq(json_dump_file(root, file, 0), 0);
+        ck_assert_msg(tok_open(dir, &t, &err) == (variant == 1 ? -EINVAL : 0), "%u: %s", variant, err.msg);
+        if (variant == 1)
+            ck_assert_msg(strstr(err.msg, "model.merges: found no merge"), "%s", err.msg);
+        tok_free(t);
+        json_decref(root);
+    }
+}
+END_TEST
+
+/* A pipe in a file's place must not hang the start. */
+START_TEST(pipe_in_place) {
+    ck_assert_int_eq(mkfifo(file, 0600), 0);
+    refused(-EINVAL, "not a regular file");
 }
 END_TEST
 
@@ -438,6 +523,9 @@ int main(void) {
     tcase_add_test(tc, random_damage);
     tcase_add_test(tc, merges_as_texts);
     tcase_add_test(tc, ignore_merges);
+    tcase_add_test(tc, missing_merge);
+    tcase_add_test(tc, missing_merge_of_many);
+    tcase_add_test(tc, pipe_in_place);
     tcase_add_test(tc, ids_with_holes);
     tcase_add_test(tc, real_size_opens_fast);
     suite_add_tcase(s, tc);
