@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -52,6 +53,8 @@ static void wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t 
                 return;
             relax();
         }
+        /* On a busy machine the late member may be waiting for this very processor. */
+        (void)sched_yield();
         uint64_t now = now_ns();
         if (!until)
             until = now + SPIN_BARRIER_NS;
