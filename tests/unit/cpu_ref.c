@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend.h"
 #include "kernmodel.h"
 
 /* A BF16 cache rounds numbers that differ in their last bit to neighbours 2^-8 apart, now and then. */
@@ -221,6 +222,38 @@ START_TEST(bf16_cache) {
 }
 END_TEST
 
+/* A step in which every expert has a row reads everything but the embedding's other rows: what is counted is
+ * what is packed, up to the gaps that keep areas aligned. */
+START_TEST(counted_bytes_are_packed_bytes) {
+    struct kern_config cfg;
+    uint64_t bytes[KERN_MEM_N], tensors = 0;
+    struct kern_counters c;
+    small(&cfg);
+    cfg.model.n_top = cfg.model.n_experts;
+    km_layers(&cfg.model, "Kd Fm Sm Km Nd", NULL);
+    struct kernmodel *m = km_new(&cfg, 40);
+    struct km_inst *i = km_open(m, "cpu", NULL);
+    struct km_plan *p = km_plan_new(i);
+    for (uint32_t l = 0; l < cfg.model.n_layers; l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            struct kern_part_info info;
+            tensors += kern_part_info(&cfg.model, part, l, &info) ? info.experts : 0;
+        }
+    ck_assert_int_eq(kern_query("cpu", &i->cfg, bytes), 0);
+    km_decode(i, p, 0, 0, 5, NULL);
+    ck_assert_int_eq(kern_counters(i->k, KERN_LANE_DECODE, &c), 0);
+    uint64_t row = (cfg.model.hidden + 15) / 16 * 32, rest = (cfg.model.vocab_rows - 1) * row;
+    ck_assert_uint_le(c.weight_bytes + rest, bytes[KERN_MEM_WEIGHTS]);
+    ck_assert_uint_le(bytes[KERN_MEM_WEIGHTS], c.weight_bytes + rest + 64 * tensors);
+    /* states of the KDA layers, read and written: at least the numbers themselves */
+    uint64_t state = 2ull * 2 * cfg.model.kda_heads * cfg.model.kda_dim * cfg.model.kda_dim * 4;
+    ck_assert_uint_ge(c.state_bytes, state);
+    km_plan_free(p);
+    km_close(i);
+    km_free(m);
+}
+END_TEST
+
 static Suite *suite(void) {
     Suite *s = suite_create("cpu_ref");
     TCase *tc = tcase_create("ref");
@@ -231,6 +264,7 @@ static Suite *suite(void) {
     tcase_add_test(tc, pool_widths_and_streams);
     tcase_add_test(tc, plain_residuals);
     tcase_add_test(tc, bf16_cache);
+    tcase_add_test(tc, counted_bytes_are_packed_bytes);
     suite_add_tcase(s, tc);
     return s;
 }
