@@ -82,7 +82,7 @@ inc_daemon/main    := daemon/main daemon/conn daemon/prep daemon/emit daemon/eng
 # Tools are built from the daemon's own rooms, never from conn or emit.
 inc_daemon/tool    := daemon/tool daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base kernels
 
-pkg_daemon/base  := libeconf libsystemd
+pkg_daemon/base  := libsystemd
 pkg_daemon/loop  := liburing
 pkg_daemon/model := jansson
 pkg_daemon/text  := jansson
@@ -122,7 +122,7 @@ libs_of = $(foreach r,$(1),$(call room_lib,$(r)))
 K_ROOMS := kernels kernels/host kernels/ref kernels/cpu kernels/script
 E_ROOMS := daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base $(K_ROOMS)
 D_ROOMS := daemon/conn daemon/prep daemon/emit daemon/loop ipc $(E_ROOMS)
-D_PKGS  := liburing libsystemd libeconf jansson
+D_PKGS  := liburing libsystemd jansson
 group    = -Wl,--start-group $(1) -Wl,--end-group
 
 TOOLS := $(patsubst daemon/tool/%.c,%,$(wildcard daemon/tool/glm-*.c))
@@ -170,7 +170,7 @@ $(O)/glmd.pc: client/glmd.pc.in Makefile
 # ---------------------------------------------------------------------------------------------------
 # Tests. tests/unit/NAME.c -> one Check program each; tests/bench/NAME.c -> one program each.
 TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
-TEST_PKG := check jansson liburing libsystemd libeconf libpcre2-8
+TEST_PKG := check jansson liburing libsystemd libpcre2-8
 UNIT  := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c,$(wildcard tests/lib/*.c)))

@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 2
 root=$PWD/build/sysroot-aarch64
 O=build-aarch64
-pkgs="liburing-dev liburing2 libsystemd-dev libsystemd0 libeconf-dev libeconf0 libjansson-dev libjansson4 check
+pkgs="liburing-dev liburing2 libsystemd-dev libsystemd0 libjansson-dev libjansson4 check
  libsubunit-dev libsubunit0 libpcre2-dev libpcre2-8-0 libcap2 libgcrypt20 libgpg-error0 liblz4-1 liblzma5 libzstd1
  libc6 libgcc-s1"
 

@@ -4,7 +4,7 @@
 # As root it installs what is missing with apt; otherwise it prints the list to ask for and fails.
 set -u
 
-build="gcc libc6-dev make pkg-config xz-utils liburing-dev libsystemd-dev libeconf-dev libjansson-dev"
+build="gcc libc6-dev make pkg-config xz-utils liburing-dev libsystemd-dev libjansson-dev"
 test_="check libpcre2-dev g++ mandoc spin libutf8proc-dev procps"
 arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
@@ -23,7 +23,7 @@ if ! command -v dpkg-query >/dev/null 2>&1; then
     echo " $want" >&2
     # A system that has everything under other names may go on.
     command -v gcc >/dev/null && command -v pkg-config >/dev/null &&
-        pkg-config --exists liburing libsystemd libeconf jansson && exit 0
+        pkg-config --exists liburing libsystemd jansson && exit 0
     exit 1
 fi
 

@@ -64,6 +64,7 @@ mutate: models
 bench: models
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory bench-build
+	@+$(if $(filter 1,$(BENCH_HANDICAP)),$(MAKE) --no-print-directory FAULTS=1 daemon)
 	@tests/bench/run.sh $(O)
 .PHONY: bench-build
 bench-build: all $(addprefix $(O)/bench/,$(BENCH))
