@@ -33,7 +33,9 @@ ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint
     }
 }
 
-/* One block of R rows over n panels and one chain of inputs, P panels at a time. */
+#define HALF(P) ((P) >= 4 ? (P) / 2 : 1)
+
+/* One block of R rows over n panels and one chain of inputs, P panels at a time, the last ones fewer. */
 #define PROD_ROWS(R, P)                                                                                      \
     static void prod_##R(const uint32_t *w, size_t panel, uint32_t n, uint32_t k, const float *const *x,     \
                          float *const *out, int first) {                                                     \
@@ -44,6 +46,9 @@ ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint
             if (n - p >= P) {                                                                                \
                 tile(R, P, w + p * panel, panel, k, x, o, first);                                            \
                 p += P;                                                                                      \
+            } else if (n - p >= HALF(P)) {                                                                   \
+                tile(R, HALF(P), w + p * panel, panel, k, x, o, first);                                      \
+                p += HALF(P);                                                                                \
             } else {                                                                                         \
                 tile(R, 1, w + p * panel, panel, k, x, o, first);                                            \
                 p++;                                                                                         \
