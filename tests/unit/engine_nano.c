@@ -238,7 +238,7 @@ START_TEST(test_sampling) {
     struct engrun r;
 
     run_nano(&r, (struct engine_options){ .max_seqs = 1 });
-    w.temperature = 1.2f;
+    w.temperature = 3.0f;
     w.seed = 11;
     one(&r, 1, w, a, N);
     one(&r, 2, w, b, N);
