@@ -463,7 +463,7 @@ int model_generation_read(const char *dir, const struct model_config *cfg, struc
     if (r == 0)
         r = optional_real(&c, "temperature", 0, 100, &g.has_temperature, &g.temperature);
     if (r == 0)
-        r = optional_real(&c, "top_p", 0, 1, &g.has_top_p, &g.top_p);
+        r = optional_real(&c, "top_p", 1e-9, 1, &g.has_top_p, &g.top_p);
     if (r == 0)
         r = optional_real(&c, "min_p", 0, 1, &g.has_min_p, &g.min_p);
     if (r == 0)

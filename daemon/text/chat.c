@@ -425,8 +425,6 @@ static int check_msg(const struct chat_msg *m, size_t i, struct xerr *err) {
         (r = check_text(m->reasoning, err, i, "reasoning")) < 0)
         return r;
     for (size_t k = 0; k < m->n_calls; k++) {
-        if (m->calls[k].name.n == 0)
-            return xerr_set(err, -EINVAL, "messages[%zu]: call %zu has no name", i, k);
         if ((r = check_text(m->calls[k].name, err, i, "call.name")) < 0)
             return r; /* arguments that are not UTF-8 are not JSON either: rendered as none */
     }
@@ -485,7 +483,7 @@ int chat_render(const struct chat *c, const struct chat_req *req, struct chat_ou
 
     o->text.n = 0;
     o->text.err = 0;
-    o->n_segs = o->n_bad_arguments = o->n_images = o->n_videos = 0;
+    o->n_segs = o->n_bad_calls = o->n_images = o->n_videos = 0;
     o->thinking_open = false;
     if (req->n_msgs == 0)
         return xerr_set(err, -EINVAL, "messages: the list is empty; expected at least one message");

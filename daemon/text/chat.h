@@ -38,8 +38,8 @@ struct chat_part { /* pictures and videos are placeholders here; their text is i
 };
 
 struct chat_call {
-    struct tstr id; /* absent or empty = none; never shown to the model */
-    struct tstr name;
+    struct tstr id;        /* absent or empty = none; never shown to the model */
+    struct tstr name;      /* a history with an empty one is rendered, and counted */
     struct tstr arguments; /* JSON text; anything but an object is rendered as no arguments and counted */
 };
 
@@ -87,8 +87,8 @@ struct chat_out {
     struct tbuf text;
     struct chat_seg *segs;
     size_t n_segs, cap_segs;
-    bool thinking_open;     /* the prompt ends inside an open think block: the output parser starts there */
-    size_t n_bad_arguments; /* calls of the history whose arguments were not a JSON object */
+    bool thinking_open; /* the prompt ends inside an open think block: the output parser starts there */
+    size_t n_bad_calls; /* calls of the history without a name, or whose arguments were not a JSON object */
     size_t n_images, n_videos;
 };
 

@@ -186,8 +186,8 @@ void chat_put_call(const struct chat *c, struct chat_out *o, const struct chat_c
     chat_put_text(o, call->name.p, call->name.n);
     if (type == JL_OBJECT)
         put_args(c, o, args);
-    else
-        o->n_bad_arguments++;
+    if (type != JL_OBJECT || call->name.n == 0)
+        o->n_bad_calls++;
     chat_put_control(c, o, CC_CALL_END);
     tbuf_done(&inner);
 }

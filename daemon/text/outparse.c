@@ -169,6 +169,11 @@ static void step_text_state(struct outparse *p, const struct token *t) {
         if (reasoning && !p->committed) {
             p->n_ids = 0;
             p->state = ST_HOLD;
+        } else if (!p->req.tools && !reasoning) {
+            /* No tool was offered: there is no call to make of it, and nobody wants to see its tags. */
+            p->result.flags |= OUT_CALL_AS_TEXT;
+            p->home = p->state;
+            p->state = ST_BLOCK;
         } else {
             begin_call(p, p->state);
         }
@@ -319,12 +324,16 @@ static void step_value(struct outparse *p, const struct token *t) {
 }
 
 static void step_block(struct outparse *p, const struct token *t) {
+    bool tags = p->req.tools || p->home == ST_REASONING;
+
     if (t->kind == K_CALL) {
         end_text(p);
-        begin_call(p, p->home);
+        if (tags)
+            begin_call(p, p->home);
         return;
     }
-    token_text(p, t);
+    if (tags || t->kind == K_TEXT)
+        token_text(p, t);
     if (t->kind == K_CALL_END) {
         end_text(p);
         p->state = p->home;

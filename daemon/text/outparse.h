@@ -61,7 +61,8 @@ enum outparse_finish {
 enum outparse_flags {
     OUT_REASONING_OPEN = 1, /* the reply ended inside its think block and made no call */
     OUT_CALL_CUT = 2,       /* a call had begun to go out and is void */
-    OUT_CALL_AS_TEXT = 4,   /* a block that was no call of an offered tool was returned as content */
+    OUT_CALL_AS_TEXT = 4,   /* a block that was no call of an offered tool was returned as content; without
+                             * its tags when no tool was offered at all */
     OUT_CALL_REPAIRED = 8,  /* a malformed call was understood all the same */
     OUT_CALL_IN_THINK = 16, /* calls were written inside the think block and counted */
     OUT_OVER_HOLD = 32, /* hold_bytes did not suffice: name returned as text, or argument sent as a string */

@@ -211,14 +211,49 @@ START_TEST(arguments) {
     check_render(ARGS("{\"\": \"\"}"), ARGS_OUT(PAIR("", "")));
     check_render(ARGS("{\"a\": [\"\\/\\u007f<>&\\u0001\"]}"), ARGS_OUT(PAIR("a", "[\"/\x7f<>&\\u0001\"]")));
     check_render(ARGS("{\"a\": \"\\ud800x\"}"), ARGS_OUT(PAIR("a", "\xef\xbf\xbdx")));
-    ck_assert_uint_eq(out.n_bad_arguments, 0);
+    ck_assert_uint_eq(out.n_bad_calls, 0);
     for (size_t i = 0; i < sizeof no_object / sizeof *no_object; i++) {
         char req[512];
 
         snprintf(req, sizeof req, ARGS("%s"), no_object[i]);
         check_render(req, ARGS_OUT(""));
-        ck_assert_uint_eq(out.n_bad_arguments, 1);
+        ck_assert_uint_eq(out.n_bad_calls, 1);
     }
+}
+END_TEST
+
+/* Conversations that went wrong somewhere are sent again with every turn: each must render. */
+START_TEST(bad_history_renders) {
+    static const char *const values[] = {"null", "5",  "\"\"", "\"{\"",        "[]",
+                                         "[{}]", "{}", "true", "\"<|user|>\"", NULL};
+    static const struct {
+        const char *before, *behind;
+    } places[] = {
+        {"{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": ", ", \"name\": \"f\"}]}"},
+        {"{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": ",
+         ", \"arguments\": \"{}\"}}]}"},
+        {"{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": ",
+         "}}]}"},
+        {"{\"role\": \"assistant\", \"tool_calls\": [{\"function\": ", "}]}"},
+        {"{\"role\": \"assistant\", \"content\": \"x\", \"reasoning_content\": ", "}"},
+        {"{\"role\": \"tool\", \"content\": \"x\", \"tool_call_id\": ", "}"},
+    };
+    unsigned n = 0;
+
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++)
+        for (size_t v = 0; values[v]; v++) {
+            char req[512], *text;
+
+            snprintf(req, sizeof req, "{\"messages\": [%s, %s%s%s, %s]}", MSG("user", "\"u\""),
+                     places[p].before, values[v], places[p].behind, MSG("user", "\"v\""));
+            text = chattest_render(chat, &out, req, strlen(req));
+            ck_assert_msg(strstr(text, "<|user|>u<|"), "%s", text);
+            ck_assert_msg(strstr(text, "<|user|>v" TAIL), "%s", text);
+            ck_assert_uint_eq(chattest_controls(&out, tok_id(tok, "<|user|>")), 2);
+            free(text);
+            n++;
+        }
+    ck_assert_uint_eq(n, 54);
 }
 END_TEST
 
@@ -311,11 +346,12 @@ START_TEST(bad_requests) {
     m[1].reasoning = (struct tstr){0};
     m[1].calls = &call;
     m[1].n_calls = 1;
-    ck_assert_int_eq(refused(&req, "messages[1]: call 0 has no name"), -EINVAL);
+    ck_assert_int_eq(chat_render(chat, &req, &out, NULL), 0); /* history is never refused */
+    ck_assert_uint_eq(out.n_bad_calls, 1);
     call.name = tstr_of("f");
-    call.arguments = tstr_of("{\"a\": \"\xff\"}"); /* history is never refused */
+    call.arguments = tstr_of("{\"a\": \"\xff\"}");
     ck_assert_int_eq(chat_render(chat, &req, &out, NULL), 0);
-    ck_assert_uint_eq(out.n_bad_arguments, 1);
+    ck_assert_uint_eq(out.n_bad_calls, 1);
     req.effort = 9;
     ck_assert_int_eq(refused(&req, "effort or thinking: unknown value"), -EINVAL);
     req.effort = 0;
@@ -382,6 +418,7 @@ int main(void) {
     tcase_add_test(tc, history);
     tcase_add_test(tc, results_in_call_order);
     tcase_add_test(tc, arguments);
+    tcase_add_test(tc, bad_history_renders);
     tcase_add_test(tc, many_double_keys_stay_fast);
     tcase_add_test(tc, tools);
     tcase_add_test(tc, bad_requests);

@@ -63,6 +63,110 @@ START_TEST(broken_characters_and_splits) {
 }
 END_TEST
 
+/* Scripts whose characters take several ids, one id a byte in the worst case: what comes out, piece by piece
+ * whole characters, is the text. */
+static void whole_characters(void *arg, const struct outparse_ev *ev) {
+    char **w = arg;
+
+    must(ev->kind == OUT_EV_TEXT && utf8_is_valid(ev->text, ev->n));
+    memcpy(*w, ev->text, ev->n);
+    *w += ev->n;
+}
+
+START_TEST(scripts_byte_by_byte) {
+    static const char *const texts[] = {
+        "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7\xf0\x9f\x8f\xbd", /* joined
+                                                                                                     */
+        "Za\xc5\xbc\xc3\xb3\xc5\x82\xc4\x87 g\xc4\x99\xc5\x9bl\xc4\x85 ja\xc5\xba\xc5\x84",
+        "\xed\x95\x9c\xea\xb8\x80\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab",
+        "\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xf0\xa0\xae\xb7",
+        "e\xcc\x81\xd8\xb9\xd9\x84\xd9\x89 \xe0\xa4\xa8\xe0\xa4\xae\xe0\xa4\xb8\xe0\xa5\x8d",
+        "\xef\xbf\xbd\xf4\x8f\xbf\xbf\xef\xbb\xbf",
+    };
+    uint32_t byte_id[256];
+
+    for (uint32_t id = 0; id < tok_size(outtest_tok); id++) {
+        const uint8_t *b;
+        size_t n;
+
+        if (tok_bytes(outtest_tok, id, &b, &n) == 0 && n == 1)
+            byte_id[b[0]] = id;
+    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (unsigned as_encoded = 0; as_encoded < 2; as_encoded++) {
+            char got[128], *w = got;
+            uint32_t ids[128];
+            size_t n = 0, len = strlen(texts[i]);
+            struct outparse_req req = {.vocab = &outtest_vocab, .sink = whole_characters, .arg = &w};
+
+            if (as_encoded)
+                ck_assert_int_eq(tok_encode(outtest_tok, outtest_scratch, texts[i], len, 0, ids, 128, &n), 0);
+            else
+                for (; n < len; n++)
+                    ids[n] = byte_id[(uint8_t)texts[i][n]];
+            outparse_start(outtest_parser, &req);
+            for (size_t k = 0; k < n; k++)
+                outparse_push(outtest_parser, ids[k]);
+            outparse_end(outtest_parser, true);
+            ck_assert_uint_eq((size_t)(w - got), len);
+            ck_assert_mem_eq(got, texts[i], len);
+            ck_assert_uint_eq(outparse_result(outtest_parser)->n_replaced, 0);
+        }
+}
+END_TEST
+
+/* Whatever thousand requests left behind, the next one is read as by a new parser. */
+START_TEST(garbage_leaves_nothing) {
+    static struct outtest_heard h;
+    struct texttest_rng rng = {4321};
+    uint32_t good[64], ids[64];
+    size_t n = outtest_ids("a" CALL "wx" K("city") V("Lima") END OBS, good, 64);
+
+    for (unsigned round = 0; round < 1000; round++) {
+        size_t len = 1 + texttest_below(&rng, 64);
+
+        for (size_t i = 0; i < len; i++)
+            ids[i] = texttest_below(&rng, 2) ? 4060 + texttest_below(&rng, 36) : texttest_below(&rng, 4060);
+        outtest_run(outtest_parser, ids, len,
+                    (struct outtest_options){.open = round & 1, .end = round & 2 ? 'L' : 0}, &h);
+        if (round % 10 && round != 999)
+            continue;
+        outtest_run(outtest_parser, good, n, (struct outtest_options){0}, &h);
+        ck_assert_str_eq(h.text, "C(a)wx{\"city\": \"Lima\"}.");
+    }
+}
+END_TEST
+
+/* No added token of the file shows up as text that it should not: role and control markers never, in content,
+ * reasoning or after a call. */
+START_TEST(control_markers_never_show) {
+    static struct outtest_heard h;
+    unsigned n = 0;
+
+    for (uint32_t id = 0; id < tok_size(outtest_tok); id++) {
+        const uint8_t *b;
+        size_t len, k, m;
+        char marker[64];
+        uint32_t ids[64];
+        int flags = tok_bytes(outtest_tok, id, &b, &len);
+
+        if (flags < 0 || !(flags & TOK_SPECIAL) || id == outtest_vocab.call)
+            continue; /* a call begun inside reasoning is another test's */
+        snprintf(marker, sizeof marker, "%.*s", (int)len, (const char *)b);
+        for (unsigned where = 0; where < 3; where++) {
+            k = outtest_ids(where == 2 ? CALL "ping" END "x" : "x", ids, 32);
+            ids[k++] = id;
+            m = outtest_ids(where == 1 ? "y</think>z" : "y", ids + k, 32);
+            outtest_run(outtest_parser, ids, k + m, (struct outtest_options){.open = where == 1, .end = 'L'},
+                        &h);
+            ck_assert_msg(!strstr(h.text, marker) && strchr(h.text, 'x'), "%s: %s", marker, h.text);
+        }
+        n++;
+    }
+    ck_assert_uint_ge(n, 18);
+}
+END_TEST
+
 START_TEST(stop_strings_in_content_only) {
     static const char *const strings[] = {"END", "two words"};
     static const size_t lens[] = {3, 9};
@@ -318,6 +422,9 @@ int main(void) {
     tcase_add_checked_fixture(tc, outtest_setup, outtest_teardown);
     tcase_add_test(tc, arguments_stream_as_they_come);
     tcase_add_test(tc, broken_characters_and_splits);
+    tcase_add_test(tc, scripts_byte_by_byte);
+    tcase_add_test(tc, garbage_leaves_nothing);
+    tcase_add_test(tc, control_markers_never_show);
     tcase_add_test(tc, stop_strings_in_content_only);
     tcase_add_test(tc, limits_are_reported);
     tcase_add_test(tc, counts_of_tokens);
