@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +192,29 @@ START_TEST(plan_against_machine) {
 }
 END_TEST
 
+/* Whatever is free, in steps of 256 MiB: a plan is taken exactly when it and the reserve fit. */
+START_TEST(sweep_of_free_memory) {
+    const uint64_t step = UINT64_C(256) << 20, reserve = UINT64_C(5) << 30;
+    unsigned taken = 0;
+
+    ck_assert_int_eq(mem_account_plan(&a, MEM_WEIGHTS, UINT64_C(70) << 30), 0);
+    ck_assert_int_eq(mem_account_plan(&a, MEM_PAGES, UINT64_C(11) << 30), 0);
+    ck_assert_int_eq(mem_account_plan(&a, MEM_WORK, 123456789), 0);
+    for (uint64_t free_bytes = 0; free_bytes <= UINT64_C(128) << 30; free_bytes += step) {
+        struct mem_info m = {.total_bytes = UINT64_C(128) << 30, .available_bytes = free_bytes};
+        bool fits = mem_account_total(&a).planned + reserve <= free_bytes;
+
+        ck_assert_int_eq(mem_check(&a, &m, reserve, &err), fits ? 0 : -ENOMEM);
+        taken += fits;
+        if (!fits)
+            ck_assert_msg(strstr(err.msg, "weights 71680") && strstr(err.msg, "pages 11264") &&
+                              strstr(err.msg, "work 117") && strstr(err.msg, "5120 MiB kept free"),
+                          "%s", err.msg);
+    }
+    ck_assert_uint_eq(taken, (128 - 86) * 4);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("mem_account");
     TCase *tc = tcase_create("account"), *ab = tcase_create("aborts");
@@ -206,6 +230,7 @@ int main(void) {
     tcase_add_test(tc, meminfo_text);
     tcase_add_test(tc, meminfo_files);
     tcase_add_test(tc, plan_against_machine);
+    tcase_add_test(tc, sweep_of_free_memory);
     suite_add_tcase(s, tc);
     tcase_add_checked_fixture(ab, setup, NULL);
     tcase_add_test_raise_signal(ab, given_too_much, SIGABRT);

@@ -257,6 +257,44 @@ START_TEST(bad_history_renders) {
 }
 END_TEST
 
+/* Every client has its own word for no thinking; an absent, empty or odd one is never an error. */
+START_TEST(thinking_switches) {
+    static const struct {
+        const char *fields;
+        bool open;
+    } cases[] = {
+        {"\"thinking\": false", false},
+        {"\"thinking\": {\"type\": \"disabled\"}", false},
+        {"\"thinking\": {\"type\": \"disabled\", \"budget_tokens\": 0}", false},
+        {"\"enable_thinking\": false", false},
+        {"\"reasoning_effort\": \"none\"", false},
+        {"\"reasoning_effort\": \"off\"", false},
+        {"\"thinking\": null", true},
+        {"\"enable_thinking\": null", true},
+        {"\"reasoning_effort\": null", true},
+        {"\"reasoning_effort\": 5", true},
+        {"\"reasoning_effort\": \"\"", true},
+        {"\"thinking\": {\"type\": \"enabled\"}", true},
+        {"\"thinking\": {\"type\": \"adaptive\"}", true},
+        {"\"thinking\": true, \"enable_thinking\": false", true},
+        {"\"reasoning_effort\": \"none\", \"thinking\": true", true},
+        {"\"x\": 1", true},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char req[256], *text;
+
+        snprintf(req, sizeof req, "{\"messages\": [%s], %s}", MSG("user", "\"u\""), cases[i].fields);
+        text = chattest_render(chat, &out, req, strlen(req));
+        ck_assert_msg(strstr(text, cases[i].open ? "<|user|>u<|assistant|><think>"
+                                                 : "<|user|>u<|assistant|><think></think>") &&
+                          out.thinking_open == cases[i].open && !!strstr(text, "</think>") == !cases[i].open,
+                      "%s: %s", cases[i].fields, text);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(many_double_keys_stay_fast) {
     size_t n = 200000, w = 0;
     char *args = malloc(n * 24 + 16);
@@ -419,6 +457,7 @@ int main(void) {
     tcase_add_test(tc, results_in_call_order);
     tcase_add_test(tc, arguments);
     tcase_add_test(tc, bad_history_renders);
+    tcase_add_test(tc, thinking_switches);
     tcase_add_test(tc, many_double_keys_stay_fast);
     tcase_add_test(tc, tools);
     tcase_add_test(tc, bad_requests);
