@@ -58,8 +58,14 @@ int cl_packet_recv(int fd, void *buf, size_t size, struct cl_fds *fds) {
     if (fds)
         fds->n = 0;
     ssize_t n;
+    bool reset = false;
     do {
         n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && errno == ECONNRESET && !reset) {
+            /* said once, and in front of what the daemon sent before it closed */
+            reset = true;
+            errno = EINTR;
+        }
     } while (n < 0 && errno == EINTR);
     if (n < 0)
         return errno == EWOULDBLOCK ? -EAGAIN : errno == ECONNRESET ? 0 : -errno;

@@ -104,6 +104,20 @@ int seqsock_send(int fd, const void *packet, size_t len, const int *fds, unsigne
     return 0; /* a sequenced packet goes whole or not at all */
 }
 
+void seqsock_close(int fd) {
+    struct msghdr msg = {0}; /* no room for data or descriptors: the kernel drops both */
+    if (!FAULT(seqsock_close_unread)) {
+        shutdown(fd, SHUT_RD); /* from here on the peer cannot add to what lies here */
+        for (;;) {
+            ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+            if (n == 0 || (n < 0 && errno != EINTR && errno != ECONNRESET))
+                break;
+            msg = (struct msghdr){0};
+        }
+    }
+    close(fd);
+}
+
 int seqsock_peer(int fd, struct ucred *ret) {
     struct ucred c;
     socklen_t len = sizeof(c);

@@ -38,6 +38,10 @@ void seqsock_drop_fds(struct seqsock_rx *rx);
 /* Sends one packet, never raises SIGPIPE, never blocks: -EAGAIN when the peer does not read. Borrows fds. */
 int seqsock_send(int fd, const void *packet, size_t len, const int *fds, unsigned n_fds);
 
+/* Closes fd so that the peer can still read what was sent to it: what it sent meanwhile is taken and dropped,
+ * because a close with packets unread makes the peer's next read fail with ECONNRESET. */
+void seqsock_close(int fd);
+
 /* Credentials as they were at connect. */
 int seqsock_peer(int fd, struct ucred *ret);
 

@@ -100,7 +100,7 @@ void conn_close(struct conn *c, int error, const char *why) {
     loop_del(s->opt.loop, c->socket);
     loop_del(s->opt.loop, c->bell_source);
     c->socket = c->bell_source = NULL;
-    close(c->fd);
+    seqsock_close(c->fd);
     c->fd = -1;
     if (c->out)
         emit_conn_close(c->out);
@@ -351,7 +351,7 @@ static void refuse(struct server *s, int fd, struct user *u, int error, uint32_t
     n = hello_encode(&msg, packet, sizeof packet);
     if (n > 0)
         seqsock_send(fd, packet, (size_t)n, NULL, 0);
-    close(fd);
+    seqsock_close(fd);
     log_full(LOG_LEVEL_NOTICE, &f, u ? &u->rate : NULL, "connection refused: %s", text);
     if (u)
         user_put(s, u);

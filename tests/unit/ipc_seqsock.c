@@ -130,6 +130,23 @@ START_TEST(end_of_connection) {
 }
 END_TEST
 
+/* The reason for a hang-up must arrive although the peer's own packets were never read. */
+START_TEST(last_words_survive_unread_packets) {
+    int before = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ck_assert_int_eq(seqsock_send(sk[0], "hello", 5, &before, 1), 0);
+    ck_assert_int_eq(seqsock_send(sk[0], "more", 4, NULL, 0), 0);
+    ck_assert_int_eq(seqsock_send(sk[1], "refused", 7, NULL, 0), 0);
+    seqsock_close(sk[1]);
+    sk[1] = -1;
+    ck_assert_int_eq(seqsock_send(sk[0], "late", 4, NULL, 0), -EPIPE);
+    ck_assert_int_eq(seqsock_recv(sk[0], &rx), 0);
+    ck_assert_uint_eq(rx.len, 7);
+    ck_assert_mem_eq(rx.buf, "refused", 7);
+    ck_assert_int_eq(seqsock_recv(sk[0], &rx), -EPIPE);
+    close(before);
+}
+END_TEST
+
 START_TEST(a_peer_that_does_not_read_cannot_block_us) {
     char packet[GLMW_PACKET_MAX] = {0};
     int r = 0, n = 0;
@@ -250,6 +267,7 @@ int main(void) {
     tcase_add_test(tc, too_many_descriptors_are_closed);
     tcase_add_test(tc, long_packets_are_refused_with_their_descriptors);
     tcase_add_test(tc, end_of_connection);
+    tcase_add_test(tc, last_words_survive_unread_packets);
     tcase_add_test(tc, a_peer_that_does_not_read_cannot_block_us);
     tcase_add_test(tc, credentials_are_ours);
     suite_add_tcase(s, tc);
