@@ -321,8 +321,7 @@ static int collect(struct dropin **list, size_t *n, const char *dir, struct xerr
         if (!is_dropin_name(e->d_name))
             continue;
         for (size_t i = 0; i < *n; i++)
-            hidden = hidden ||
-                     strcmp((*list)[i].path + strlen((*list)[i].path) - strlen(e->d_name), e->d_name) == 0;
+            hidden = hidden || strcmp(strrchr((*list)[i].path, '/') + 1, e->d_name) == 0;
         if (hidden)
             continue;
         if (*n == CONF_MAX_DROPINS) {

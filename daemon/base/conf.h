@@ -41,6 +41,7 @@ struct conf {
     uint64_t payload_bytes, text_bytes;
     uint32_t inline_connections;
     uint32_t handshake_timeout_sec;
+    uint32_t stall_timeout_sec;
 
     uint32_t quota_connections_per_uid;
     uint32_t quota_requests_per_uid;

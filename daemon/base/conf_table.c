@@ -69,6 +69,10 @@ const struct conf_row conf_rows[] = {
      .doc = "Up to so many connections the engine publishes tokens itself; above, a thread of its own does."},
     {"IPC", "HandshakeTimeoutSec", CONF_T_U32, AT(handshake_timeout_sec), .def = "2", .min = 1, .max = 60,
      .reload = true, .doc = "A connection that has not said hello after this time is closed."},
+    {"IPC", "StallTimeoutSec", CONF_T_U32, AT(stall_timeout_sec), .def = "300", .min = 1, .max = 86400,
+     .reload = true,
+     .doc = "Requests of a client that leaves its token ring full for this time are ended, so that others "
+            "get their place."},
 
     {"Quota", "MaxConnectionsPerUid", CONF_T_U32, AT(quota_connections_per_uid), .def = "32", .min = 1,
      .max = 4096, .reload = true, .doc = "Connections of one user at the same time."},

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -24,6 +25,7 @@ static struct {
     int fd;
     int journal_fd; /* -1: plain lines */
     _Atomic int level;
+    _Atomic uint32_t lost; /* lines for which there was no room */
 } out = {.fd = 2, .journal_fd = -1, .level = LOG_LEVEL_INFO};
 
 static const char *const message_ids[LOG_EV_COUNT] = {
@@ -127,6 +129,31 @@ static void make_printable(char *s) {
             *s = '?';
 }
 
+/* A reader that stops must not stop the daemon with it: without room the line is lost, and counted. Room is
+ * for at least a page, which is more than a line. */
+static void write_line(enum log_level level, const struct line *l) {
+    struct pollfd p = {.fd = out.fd, .events = POLLOUT};
+    uint32_t lost;
+    ssize_t r;
+
+    if (poll(&p, 1, level == LOG_LEVEL_ERROR ? 100 : 0) == 0) {
+        atomic_fetch_add_explicit(&out.lost, 1, memory_order_relaxed);
+        return;
+    }
+    lost = atomic_exchange_explicit(&out.lost, 0, memory_order_relaxed);
+    if (lost) {
+        char msg[80];
+        int n = snprintf(msg, sizeof msg, "<4>%u log lines were lost: nobody read them\n", lost);
+
+        do
+            r = write(out.fd, msg, (size_t)n);
+        while (r < 0 && errno == EINTR);
+    }
+    do
+        r = write(out.fd, l->s, l->n);
+    while (r < 0 && errno == EINTR);
+}
+
 static void emit_line(enum log_level level, const char *file, int line, const struct log_fields *f,
                       const char *msg) {
     struct line l = {.n = 0};
@@ -159,9 +186,7 @@ static void emit_line(enum log_level level, const char *file, int line, const st
     put(&l, "\n");
     if (l.s[l.n - 1] != '\n')
         l.s[l.n - 1] = '\n';
-    do
-        r = write(out.fd, l.s, l.n);
-    while (r < 0 && errno == EINTR);
+    write_line(level, &l);
 }
 
 /* True when the line may go out. */

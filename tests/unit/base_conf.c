@@ -141,6 +141,30 @@ START_TEST(dropins_in_order_of_name) {
 END_TEST
 
 /* What is printed as default, with every key switched on, reads back as the default. */
+/* Only the same name hides a file, not one that ends in it. */
+START_TEST(similar_names_of_dropins) {
+    static const char *const names[] = {"9-local.conf", "19-local.conf", "local.conf",
+                                        "a-long-name-local.conf"};
+    static const char *const lines[] = {"Threads=5\n", "ContextTokens=6\n", "Backend=ref\n",
+                                        "Path=/seven\n"};
+    struct xerr err = {0};
+    char text[100];
+
+    put(file, "");
+    /* whatever the order in which the directory gives them */
+    for (int i = 0; i < 8; i++) {
+        snprintf(text, sizeof text, "[Model]\n%s", lines[i % 4]);
+        dropin(names[i < 4 ? 3 - i : i % 4], "");
+        dropin(names[i % 4], text);
+    }
+    ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(c.threads, 5);
+    ck_assert_uint_eq(c.context_tokens, 6);
+    ck_assert_uint_eq(c.backend, CONF_BACKEND_REF);
+    ck_assert_str_eq(c.model_path, "/seven");
+}
+END_TEST
+
 START_TEST(default_file_is_the_table) {
     struct xerr err = {0};
     struct conf d;
@@ -240,6 +264,7 @@ int main(void) {
     tcase_add_loop_test(tc, refusals_name_file_and_line, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, files_that_are_none);
     tcase_add_test(tc, dropins_in_order_of_name);
+    tcase_add_test(tc, similar_names_of_dropins);
     tcase_add_test(tc, default_file_is_the_table);
     tcase_add_test(tc, man_page_and_default_file_are_current);
     tcase_add_test(tc, checks_between_keys);

@@ -246,6 +246,36 @@ START_TEST(fault_outside_the_guard_is_fatal) {
 }
 END_TEST
 
+/* A supervisor that stops reading loses lines; the daemon goes on, and says how many when it can again. */
+START_TEST(a_reader_that_stops_cannot_block_us) {
+    static char text[1 << 18];
+    size_t n = 0;
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    log_init(ends[1], NULL);
+    for (int i = 0; i < 4000; i++)
+        log_notice("line %d of a daemon whose log nobody reads any more, long enough to fill a pipe", i);
+    log_error("an error waits a moment, not for ever");
+    for (int round = 0; round < 2; round++) {
+        ssize_t got;
+
+        ck_assert_int_eq(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+        while ((got = read(ends[0], text + n, sizeof text - 1 - n)) > 0)
+            n += (size_t)got;
+        if (round == 0)
+            log_notice("it is read again");
+    }
+    text[n] = 0;
+    ck_assert_ptr_nonnull(strstr(text, "line 100 of"));
+    ck_assert_ptr_null(strstr(text, "line 3999 of"));
+    ck_assert_ptr_nonnull(strstr(text, "log lines were lost: nobody read them\n<5>it is read again\n"));
+    log_init(2, NULL);
+    close(ends[0]);
+    close(ends[1]);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("base_log");
     TCase *tc = tcase_create("log"), *ring_tc = tcase_create("ring"), *bus = tcase_create("sigbus");
@@ -259,6 +289,7 @@ int main(void) {
     tcase_add_test(tc, long_lines_end_in_a_newline);
     tcase_add_test(tc, one_source_cannot_fill_the_log);
     tcase_add_test(tc, journal_fields);
+    tcase_add_test(tc, a_reader_that_stops_cannot_block_us);
     suite_add_tcase(s, tc);
     tcase_set_timeout(ring_tc, 60);
     tcase_add_test(ring_tc, ring_between_threads);
