@@ -458,7 +458,8 @@ void cl_release(glmd_conn *c) {
     static const struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
     if (cl_entry_push(c, &nop) == -ENOBUFS) {
         c->credit_owed = true;
-        cl_owed_push(c); /* sets the time of the next attempt */
+        cl_bell_write(c->fd_bell); /* the daemon looks, and reads the entries that are in the way */
+        cl_owed_push(c);           /* sets the time of the next attempt */
         cl_timer_plan(c);
     }
 }

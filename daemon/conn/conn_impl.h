@@ -4,6 +4,7 @@
 #define GLMD_CONN_IMPL_H
 
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "hello.h"
 #include "log.h"
@@ -71,6 +72,8 @@ struct server {
     int listen_fd, lock_fd;
     char socket_path[CONF_PATH_MAX]; /* ours to remove; "" when activated */
     char lock_path[CONF_PATH_MAX + 8];
+    dev_t socket_dev; /* what we made at socket_path: it may have been replaced since */
+    ino_t socket_ino;
     struct loop_source *listener;
     struct loop_timer *resume_listen; /* out of descriptors: accept again later */
     struct loop_timer *resume_bells;
@@ -114,5 +117,6 @@ void server_write_conn_status(struct server *s, struct conn *c);
 /* user.c */
 struct user *user_get(struct server *s, uint32_t uid); /* NULL: no memory */
 void user_put(struct server *s, struct user *u);       /* frees it when nothing refers to it any more */
+void users_sweep(struct server *s);                    /* those whose bad record has grown old */
 
 #endif

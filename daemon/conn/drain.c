@@ -46,6 +46,13 @@ static bool is_zero(const void *p, size_t n) {
     return true;
 }
 
+/* NOP and both CANCELs are an opcode and perhaps a tag: the rest is reserved for them. */
+static bool has_fields(const struct glmw_entry *e) {
+    struct glmw_entry bare = {.opcode = e->opcode, .tag = e->tag};
+
+    return memcmp(e, &bare, sizeof bare) != 0;
+}
+
 /* Static text naming the rule broken, NULL when the entry is well-formed. */
 static const char *entry_fault(const struct conn *c, const struct glmw_entry *e) {
     uint64_t arena = UINT64_C(1) << c->shm.geom.pay_log2;
@@ -59,9 +66,11 @@ static const char *entry_fault(const struct conn *c, const struct glmw_entry *e)
     case GLMW_OP_CANCEL_ALL:
         if (e->tag)
             return "a submission entry with a tag where none belongs";
-        return NULL;
+        return has_fields(e) ? "a submission entry with fields that its operation does not have" : NULL;
     case GLMW_OP_CANCEL:
-        return e->tag ? NULL : "a submission entry without a tag";
+        if (!e->tag)
+            return "a submission entry without a tag";
+        return has_fields(e) ? "a submission entry with fields that its operation does not have" : NULL;
     default:
         break;
     }
@@ -107,10 +116,11 @@ void conn_drain(struct conn *c) {
     if (c->state != CONN_OPEN)
         return;
     c->ready = false;
-    if (c->blocked) {
+    /* whatever brought us here, the client may have read meanwhile; with a full submission ring it has no
+     * NOP to say so, only the bell or the entries that are there */
+    if (c->blocked || __atomic_load_n(&c->shm.d->credit_wanted, __ATOMIC_RELAXED))
         emit_conn_resume(c->out);
-        c->blocked = false;
-    }
+    c->blocked = false;
     n = look(c, e, MAX_ENTRIES);
     if (n < 0) {
         conn_fault(c, n,

@@ -89,6 +89,12 @@ static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
     if (r == 0 || r == -EPROTOTYPE || r == -EAGAIN)
         return xerr_set(err, -EADDRINUSE, "another program listens on %s; choose another [IPC] Socket",
                         sa->sun_path);
+    /* only a refusal proves that nobody is behind it */
+    if (r != -ECONNREFUSED)
+        return xerr_set(err, r,
+                        "%s exists and cannot be tried: %s; remove it if no program uses it, or choose another "
+                        "[IPC] Socket",
+                        sa->sun_path, strerror(-r));
     if (unlink(sa->sun_path) < 0)
         return xerr_set(err, -errno, "the leftover socket %s cannot be removed: %s", sa->sun_path,
                         strerror(errno));
@@ -96,17 +102,39 @@ static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
     return 0;
 }
 
-static int set_group(const char *path, const char *group, struct xerr *err) {
+/* The entry of a group holds the names of all its members, so its size has no bound worth trusting. */
+static int find_group(const char *name, gid_t *ret) {
     struct group gr, *found = NULL;
-    char buf[4096];
+    char *buf = NULL, *grown;
+    int r = ERANGE;
+
+    for (size_t n = 4096; r == ERANGE && n <= (16u << 20); n *= 4) {
+        grown = realloc(buf, n);
+        if (!grown) {
+            free(buf);
+            return -ENOMEM;
+        }
+        buf = grown;
+        r = getgrnam_r(name, &gr, buf, n, &found);
+    }
+    if (r == 0 && found)
+        *ret = gr.gr_gid;
+    free(buf);
+    return r ? -r : found ? 0 : -ENOENT;
+}
+
+static int set_group(const char *path, const char *group, struct xerr *err) {
+    gid_t gid = 0;
     int r;
 
     if (!*group)
         return 0;
-    r = getgrnam_r(group, &gr, buf, sizeof buf, &found);
-    if (r || !found)
+    r = find_group(group, &gid);
+    if (r == -ENOENT)
         return xerr_set(err, -EINVAL, "[IPC] SocketGroup=%s: there is no such group", group);
-    if (chown(path, (uid_t)-1, gr.gr_gid) < 0)
+    if (r < 0)
+        return xerr_set(err, r, "[IPC] SocketGroup=%s cannot be looked up: %s", group, strerror(-r));
+    if (chown(path, (uid_t)-1, gid) < 0)
         return xerr_set(err, -errno, "%s cannot be given to group %s: %s", path, group, strerror(errno));
     return 0;
 }
@@ -141,6 +169,7 @@ static int start_listening(struct server *s, int fd, struct xerr *err) {
 
 int server_listen_path(struct server *s, const char *path, const char *group, struct xerr *err) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct stat st;
     mode_t old;
     int fd, r;
 
@@ -178,6 +207,10 @@ int server_listen_path(struct server *s, const char *path, const char *group, st
         unlink(path);
         goto fail;
     }
+    if (lstat(path, &st) == 0) {
+        s->socket_dev = st.st_dev;
+        s->socket_ino = st.st_ino;
+    }
     return start_listening(s, fd, err);
 fail:
     s->socket_path[0] = 0;
@@ -206,12 +239,16 @@ int server_listen_fd(struct server *s, int fd, struct xerr *err) {
 }
 
 void server_stop_listening(struct server *s) {
+    struct stat st;
+
     loop_del(s->opt.loop, s->listener);
     s->listener = NULL;
     if (s->listen_fd >= 0)
         close(s->listen_fd);
     s->listen_fd = -1;
-    if (s->socket_path[0])
+    /* Somebody may have removed directory, socket and lock, and another daemon may serve the path now. */
+    if (s->socket_path[0] && lstat(s->socket_path, &st) == 0 && st.st_dev == s->socket_dev &&
+        st.st_ino == s->socket_ino)
         unlink(s->socket_path);
     s->socket_path[0] = 0;
 }

@@ -157,6 +157,17 @@ static void expire_queued(struct server *s, struct conn *c, uint64_t now) {
     }
 }
 
+/* A client that is stopped or has forgotten its answers must not keep a place in the batch for ever. */
+static void end_stalled(struct server *s, struct conn *c, uint64_t now) {
+    if (emit_conn_stalled_ns(c->out, now) < s->opt.conf->stall_timeout_sec * CLOCK_NS_PER_SEC)
+        return;
+    if (emit_conn_give_up(c->out) == 0)
+        return;
+    conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_STALLED, "requests ended: the client does not read its answers");
+    for (struct request *r = c->requests; r; r = r->next)
+        request_cancel(r);
+}
+
 void server_tick(struct server *s) {
     uint64_t now = clock_now_ns();
 
@@ -170,9 +181,11 @@ void server_tick(struct server *s) {
             continue;
         expire_queued(s, c, now);
         emit_conn_rescue(c->out);
+        end_stalled(s, c, now);
         if (c->blocked)
             c->ready = s->any_ready = true;
     }
+    users_sweep(s);
 }
 
 void server_set_model(struct server *s, const struct server_model *m) {

@@ -20,12 +20,14 @@ struct user *user_get(struct server *s, uint32_t uid) {
     return u;
 }
 
-void user_put(struct server *s, struct user *u) {
-    uint64_t now = clock_now_ns();
+static bool is_of_use(const struct user *u, uint64_t now) {
+    return u->connections || u->live || u->refused_until_ns > now ||
+           (u->faults && now - u->faults_since_ns < 60 * CLOCK_NS_PER_SEC) ||
+           now - u->rate.since_ns < LOG_RATE_NS;
+}
 
-    if (u->connections || u->live || u->refused_until_ns > now ||
-        (u->faults && now - u->faults_since_ns < 60 * CLOCK_NS_PER_SEC) ||
-        now - u->rate.since_ns < LOG_RATE_NS)
+void user_put(struct server *s, struct user *u) {
+    if (is_of_use(u, clock_now_ns()))
         return;
     for (struct user **at = &s->users; *at; at = &(*at)->next)
         if (*at == u) {
@@ -33,4 +35,19 @@ void user_put(struct server *s, struct user *u) {
             free(u);
             return;
         }
+}
+
+void users_sweep(struct server *s) {
+    uint64_t now = clock_now_ns();
+
+    for (struct user **at = &s->users; *at;) {
+        struct user *u = *at;
+
+        if (is_of_use(u, now)) {
+            at = &u->next;
+            continue;
+        }
+        *at = u->next;
+        free(u);
+    }
 }

@@ -64,6 +64,12 @@ void emit_conn_resume(struct emit_conn *c);
 /* The safety net behind it, for a timer: true when something had waited although there was room, which is
  * counted and should never happen. */
 bool emit_conn_rescue(struct emit_conn *c);
+/* For how long something has waited for room while the client gave nothing back. Measured between calls, so
+ * for a timer, right after emit_conn_rescue. */
+uint64_t emit_conn_stalled_ns(struct emit_conn *c, uint64_t now_ns);
+/* The client will not read: what waits of its streams is dropped, and each ends with -ETIMEDOUT, those the
+ * engine has as soon as it is told to cancel them. Returns how many there are. */
+uint32_t emit_conn_give_up(struct emit_conn *c);
 
 struct emit_conn_stats {
     struct bell_counts bells;

@@ -40,6 +40,9 @@ struct emit_conn {
     uint32_t first;      /* stream list */
     struct bell_counts counts;
     uint64_t stalls, safety_wakes;
+    uint32_t stall_head; /* where the client was when it last moved, or nothing waited */
+    uint64_t stall_since_ns;
+    bool tool_events; /* granted in the handshake */
 };
 
 enum stream_state {
@@ -75,6 +78,7 @@ struct emit_stream {
     uint64_t tag;
     uint32_t seq;
     bool quiet, bound, first_sent, overflow;
+    bool given_up; /* its reader did not read for too long: only the last words are still shown */
     uint32_t rec_per_token;
 
     struct outparse *parser;
@@ -139,6 +143,7 @@ struct emit_stream *estream_get(struct emit *e, struct stream_id id); /* NULL: s
 void estream_event(struct emit_stream *s, const struct stream_event *ev);
 bool estream_flush(struct emit_stream *s); /* true: nothing waits any more */
 void estream_fail(struct emit_stream *s, int status, const char *text);
+void estream_give_up(struct emit_stream *s);
 void estream_retire(struct emit_stream *s);
 uint32_t estream_credit(const struct emit_stream *s);
 

@@ -32,6 +32,8 @@ int emit_conn_new(struct emit *e, const struct shm_pair *shm, int pipe_w, struct
     c->txt = (uint8_t *)shm->d + shm->geom.txt_off;
     c->txt_bytes = UINT64_C(1) << shm->geom.txt_log2;
     c->first = NO_STREAM;
+    c->stall_since_ns = clock_now_ns();
+    c->tool_events = shm->d->features & GLMW_FEAT_TOOL_EVENTS;
     atomic_fetch_add_explicit(&e->n_conns, 1, memory_order_relaxed);
     *ret = c;
     return 0;
@@ -98,6 +100,34 @@ bool emit_conn_rescue(struct emit_conn *c) {
     return moved;
 }
 
+uint64_t emit_conn_stalled_ns(struct emit_conn *c, uint64_t now_ns) {
+    uint64_t since;
+
+    econn_lock(c);
+    /* with an empty ring it is not the client who has to move */
+    if (!c->waiting || c->tq.head != c->stall_head || c->tq.head == c->tq.published) {
+        c->stall_head = c->tq.head;
+        c->stall_since_ns = now_ns;
+    }
+    since = c->stall_since_ns;
+    econn_unlock(c);
+    return now_ns > since ? now_ns - since : 0;
+}
+
+uint32_t emit_conn_give_up(struct emit_conn *c) {
+    uint32_t n = 0;
+
+    econn_lock(c);
+    for (uint32_t i = c->first, next; i != NO_STREAM; i = next, n++) {
+        next = c->e->streams[i].next;
+        estream_give_up(&c->e->streams[i]);
+    }
+    c->stall_since_ns = clock_now_ns();
+    econn_settle(c);
+    econn_unlock(c);
+    return n;
+}
+
 void emit_conn_get_stats(struct emit_conn *c, struct emit_conn_stats *ret) {
     econn_lock(c);
     *ret = (struct emit_conn_stats){
@@ -127,7 +157,7 @@ static void start_stream(struct emit_stream *s, struct emit_conn *c, const struc
     s->tag = a->tag;
     s->quiet = a->quiet;
     s->seq = 0;
-    s->bound = s->first_sent = s->overflow = s->has_error = s->open_token = false;
+    s->bound = s->first_sent = s->overflow = s->given_up = s->has_error = s->open_token = false;
     s->rec_per_token = stream_token_records(0);
     s->out_head = s->out_tail = s->last_at = 0;
     s->ids = NULL;

@@ -33,6 +33,8 @@ bool epiece_put(struct emit_stream *s, const struct piece *p, const struct strea
     size_t alt_bytes = p->n_alts * sizeof *alts, total = align8(sizeof *p + alt_bytes + p->len);
     uint8_t *at;
 
+    if (s->given_up)
+        return false;
     if (s->overflow || !make_room(s, total)) {
         s->overflow = true;
         return false;
@@ -99,7 +101,8 @@ static void put_tool(struct emit_stream *s, uint32_t call, uint16_t phase) {
     };
 
     s->open_token = false;
-    epiece_put(s, &p, NULL, NULL);
+    if (s->conn->tool_events || FAULT(emit_tool_records_ungranted))
+        epiece_put(s, &p, NULL, NULL);
 }
 
 void epiece_sink(void *arg, const struct outparse_ev *ev) {

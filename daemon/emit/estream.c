@@ -315,6 +315,15 @@ static const char *why_ended(const struct emit_stream *s, const struct stream_ev
     }
 }
 
+static void end_given_up(struct emit_stream *s) {
+    s->end.status = -ETIMEDOUT;
+    s->end.reason = GLMW_END_ERROR;
+    s->end.detail = 0;
+    s->end_token = GLMW_TOKEN_NONE;
+    s->ids_at = s->n_ids;
+    set_end_error(s, -ETIMEDOUT, "nobody read the answer for too long; the rest of it was dropped");
+}
+
 static void take_end(struct emit_stream *s, const struct stream_event *ev) {
     const struct stream_usage *u = &ev->u.usage;
     const char *why;
@@ -344,6 +353,8 @@ static void take_end(struct emit_stream *s, const struct stream_event *ev) {
     why = why_ended(s, ev);
     if (why)
         set_end_error(s, s->end.status, why);
+    if (s->given_up)
+        end_given_up(s);
     s->state = STREAM_ENDING;
 }
 
@@ -358,7 +369,7 @@ void estream_event(struct emit_stream *s, const struct stream_event *ev) {
     }
     if (ev->type == STREAM_EV_END) {
         take_end(s, ev);
-    } else if (!econn_is_gone(c)) {
+    } else if (!econn_is_gone(c) && !s->given_up) {
         bool overflowed = s->overflow;
 
         epiece_token(s, ev);
@@ -400,7 +411,20 @@ void estream_fail(struct emit_stream *s, int status, const char *text) {
     s->end_token = GLMW_TOKEN_NONE;
     if (text)
         set_end_error(s, status, text);
+    if (s->given_up)
+        end_given_up(s);
     s->state = STREAM_ENDING;
     if (!estream_flush(s))
         s->conn->waiting = true;
+}
+
+/* What is left are the last words, for which slots were kept back. */
+void estream_give_up(struct emit_stream *s) {
+    s->given_up = true;
+    s->open_token = false;
+    s->out_head = s->out_tail = s->last_at = 0;
+    if (s->state == STREAM_ENDING) {
+        end_given_up(s);
+        estream_flush(s);
+    }
 }

@@ -71,10 +71,14 @@ void et_finish(void) {
 }
 
 void et_open(struct et_client *c, unsigned tq_log2, unsigned txt_log2) {
-    struct shm_ident id = {.wire = 1, .features = 5, .generation = 6, .conn_id = 7};
+    et_open_with(c, tq_log2, txt_log2, GLMW_FEAT_ALL);
+}
+
+void et_open_with(struct et_client *c, unsigned tq_log2, unsigned txt_log2, uint64_t features) {
+    struct shm_ident id = {.wire = 1, .features = features, .generation = 6, .conn_id = 7};
     struct shm_geom g;
     struct glmw_producer unused;
-    struct glmw_welcome w = {.wire = 1, .features = 5, .generation = 6, .conn_id = 7};
+    struct glmw_welcome w = {.wire = 1, .features = features, .generation = 6, .conn_id = 7};
 
     ck_assert_int_eq(shm_geom_init(4, tq_log2, 16, txt_log2, &g), 0);
     ck_assert_int_eq(shm_pair_create(&g, &id, &c->pair), 0);

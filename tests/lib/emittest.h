@@ -33,7 +33,8 @@ void et_begin(uint32_t inline_conns, bool text);
 void et_finish(void);
 void et_on_retired(void *ctx, void *owner);
 
-void et_open(struct et_client *c, unsigned tq_log2, unsigned txt_log2);
+void et_open(struct et_client *c, unsigned tq_log2, unsigned txt_log2); /* every feature is granted */
+void et_open_with(struct et_client *c, unsigned tq_log2, unsigned txt_log2, uint64_t features);
 void et_close(struct et_client *c);
 /* The next record, which stays unread until the next call gives it back. */
 bool et_take(struct et_client *c, struct glmw_rec *r);

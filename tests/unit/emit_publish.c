@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "daemonfix.h"
 #include "emittest.h"
 #include "leakcheck.h"
@@ -291,6 +292,7 @@ static void push_text(struct stream_id id, struct tok_scratch *s, const char *te
     }
 }
 
+/* Without the feature the call comes as text alone, and no sequence number is missing. */
 START_TEST(tool_call_records) {
     static const char tool[] =
         "{\"type\":\"function\",\"function\":{\"name\":\"wx\",\"parameters\":{\"type\":\"object\","
@@ -301,7 +303,7 @@ START_TEST(tool_call_records) {
     struct outtools *tools;
     struct tok_scratch *scratch;
     char name[64] = "", args[256] = "", reasoning[64] = "", content[64] = "";
-    uint32_t begins = 0, ends = 0;
+    uint32_t begins = 0, ends = 0, seq = 0;
     struct et_client c;
     struct glmw_rec r;
     struct stream_id id;
@@ -309,7 +311,7 @@ START_TEST(tool_call_records) {
     struct xerr err;
 
     et_begin(8, true);
-    et_open(&c, 8, 16);
+    et_open_with(&c, 8, 16, _i ? GLMW_FEAT_TOOL_EVENTS : GLMW_FEAT_ALL & ~GLMW_FEAT_TOOL_EVENTS);
     ck_assert_int_eq(tok_scratch_new(0, &scratch), 0);
     ck_assert_int_eq(outtools_new(&list, 1, &tools, &err), 0);
     b.tools = tools;
@@ -327,6 +329,7 @@ START_TEST(tool_call_records) {
                    : r.channel == GLMW_CH_REASONING ? reasoning
                                                     : content;
 
+        ck_assert_uint_eq(r.seq, seq++);
         if (r.type == GLMW_REC_TOKEN || r.type == GLMW_REC_TEXT)
             strncat(to, (const char *)et_text(&c, &r), r.text_len);
         if (r.type == GLMW_REC_TOOL) {
@@ -341,11 +344,80 @@ START_TEST(tool_call_records) {
     ck_assert_str_eq(content, "Wait.");
     ck_assert_str_eq(name, "wx");
     ck_assert_str_eq(args, "{\"city\": \"Lima\", \"days\": 2}");
-    ck_assert_uint_eq(begins, 1);
-    ck_assert_uint_eq(ends, 1);
+    ck_assert_uint_eq(begins, (uint32_t)_i);
+    ck_assert_uint_eq(ends, (uint32_t)_i);
     et_close(&c);
     outtools_free(tools);
     tok_scratch_free(scratch);
+    et_finish();
+}
+END_TEST
+
+/* A client that does not read for too long: what runs, what has ended behind unread text and what was only
+ * accepted all end, in the slots kept back for it, and their slots in emit are free again. */
+START_TEST(nobody_reads) {
+    struct stream_id running, ended, accepted;
+    struct stream_event ev;
+    struct et_client c;
+    struct glmw_rec r;
+    uint32_t ends = 0, seq[4] = {0};
+    uint64_t now = clock_now_ns(), later = now + UINT64_C(100) * CLOCK_NS_PER_SEC;
+
+    et_begin(8, false);
+    et_open(&c, 6, 16);
+    running = et_accept(&c, 1, 0, false);
+    ended = et_accept(&c, 2, 0, false);
+    ck_assert_uint_eq(emit_conn_stalled_ns(c.conn, later), 0); /* nothing waits */
+    for (int i = 0; i < 100; i++) {
+        ev = et_token(i % 2 ? running : ended, 40);
+        et_sink.publish(et_sink.ctx, &ev, 1);
+    }
+    ev = et_end(ended, STREAM_END_LENGTH, 0);
+    et_sink.publish(et_sink.ctx, &ev, 1);
+    ck_assert_uint_eq(emit_conn_stalled_ns(c.conn, later + 5), 5);
+    ck_assert(et_take(&c, &r)); /* a reader, if a slow one */
+    ck_assert_uint_eq(r.tag, 1);
+    ck_assert_uint_eq(r.seq, seq[r.tag]++);
+    ck_assert(et_take(&c, &r));
+    ck_assert_uint_eq(r.tag, 2);
+    ck_assert_uint_eq(r.seq, seq[r.tag]++);
+    emit_conn_rescue(c.conn);
+    ck_assert_uint_eq(emit_conn_stalled_ns(c.conn, later + 6), 0);
+    ck_assert_uint_eq(emit_conn_stalled_ns(c.conn, later + 9), 3);
+    ck_assert_uint_eq(emit_conn_give_up(c.conn), 2);
+    ck_assert_uint_eq(emit_conn_live(c.conn), 1);
+    for (int i = 0; i < 100; i++) { /* until its cancellation reaches the engine */
+        ev = et_token(running, 40);
+        et_sink.publish(et_sink.ctx, &ev, 1);
+    }
+    ev = et_end(running, STREAM_END_CANCELLED, -ECANCELED);
+    et_sink.publish(et_sink.ctx, &ev, 1);
+    ck_assert_uint_eq(emit_conn_live(c.conn), 0);
+    emit_take_retired(et_emit, et_on_retired, NULL);
+    ck_assert_int_eq(et_retired, 2);
+    while (et_take(&c, &r)) {
+        ck_assert_uint_eq(r.seq, seq[r.tag]++);
+        if (r.type == GLMW_REC_ERROR)
+            ck_assert_int_eq((int32_t)r.token, -ETIMEDOUT);
+        if (r.type != GLMW_REC_END)
+            continue;
+        ends++;
+        ck_assert_int_eq(r.u.end.status, -ETIMEDOUT);
+        ck_assert_uint_eq(r.u.end.reason, GLMW_END_ERROR);
+    }
+    ck_assert_uint_eq(ends, 2);
+    /* the connection itself is as good as before */
+    emit_conn_resume(c.conn);
+    accepted = et_accept(&c, 3, 0, false);
+    ev = et_token(accepted, 40);
+    et_sink.publish(et_sink.ctx, &ev, 1);
+    ev = et_end(accepted, STREAM_END_LENGTH, 0);
+    et_sink.publish(et_sink.ctx, &ev, 1);
+    while (et_take(&c, &r))
+        ck_assert_uint_eq(r.tag, 3);
+    ck_assert_int_eq(r.type, GLMW_REC_END);
+    ck_assert_int_eq(r.u.end.status, 0);
+    et_close(&c);
     et_finish();
 }
 END_TEST
@@ -363,7 +435,8 @@ int main(void) {
     tcase_add_test(tc, text_is_not_overwritten);
     tcase_add_test(tc, text_of_unread_records_stays);
     tcase_add_loop_test(tc, stale_events_are_dropped, 0, 2);
-    tcase_add_test(tc, tool_call_records);
+    tcase_add_loop_test(tc, tool_call_records, 0, 2);
+    tcase_add_test(tc, nobody_reads);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
