@@ -34,7 +34,8 @@ static void feed_watchdog(const struct engine_stats *st, uint64_t now) {
 
     if (sd_watchdog_enabled(0, &limit_us) <= 0)
         return;
-    if (st->asleep || now - st->heartbeat_ns < limit_us * CLOCK_NS_PER_US / 2)
+    /* the engine may have shown life after `now` was read */
+    if (st->asleep || st->heartbeat_ns >= now || now - st->heartbeat_ns < limit_us * CLOCK_NS_PER_US / 2)
         sd_notify(0, "WATCHDOG=1");
 }
 
@@ -113,6 +114,15 @@ static void become_ready(struct daemon *d) {
 /* ---- the end --------------------------------------------------------------------------------------------
  */
 
+/* Loading cannot be interrupted and holds nothing that outlives the process, so an early end does not wait
+ * for it. */
+static _Noreturn void end_while_loading(struct daemon *d) {
+    server_close_all(d->server);
+    log_notice("stopped while loading");
+    life_done(d);
+    _exit(d->exit_code);
+}
+
 static void stop_engine(struct daemon *d) {
     struct engine *e = get_engine(d);
 
@@ -120,8 +130,10 @@ static void stop_engine(struct daemon *d) {
         return;
     d->stopping = true;
     server_drop_queued(d->server, -ESHUTDOWN, "the daemon is shutting down");
-    if (e)
-        engine_stop(e, clock_now_ns());
+    /* without an engine nobody would end what is left: answers that their clients do not read */
+    if (!e)
+        end_while_loading(d);
+    engine_stop(e, clock_now_ns());
 }
 
 static void on_drain_over(void *ctx) {
@@ -178,15 +190,6 @@ static void engine_ended(struct daemon *d) {
         server_set_state(d->server, GLMW_STATE_FAILED);
     }
     server_drop_queued(d->server, -ESHUTDOWN, "the daemon is shutting down");
-}
-
-/* Loading cannot be interrupted and holds nothing that outlives the process, so an early end does not wait
- * for it. */
-static void end_while_loading(struct daemon *d) {
-    server_close_all(d->server);
-    log_notice("stopped while loading");
-    life_done(d);
-    _exit(d->exit_code);
 }
 
 bool life_turn(void *ctx) {

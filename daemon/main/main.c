@@ -2,10 +2,12 @@
 /* glmd: start-up order and tear-down. The loop runs before the model is loaded, so that clients can connect,
  * queue requests and ask for the state at once. This thread is the io thread. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -55,6 +57,30 @@ static void hook_bind(void *ctx, const struct prep_req *r) {
 
 static void hook_done(void *ctx, struct prep_req *r, enum prep_outcome outcome) {
     server_prepared(((struct daemon *)ctx)->server, r, outcome);
+}
+
+/* A descriptor of ours must never get the number that log lines are written to, nor one that a library takes
+ * for its standard input. */
+static int fill_standard_fds(void) {
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDWR);
+        if (fd < 0)
+            return -errno;
+    } while (fd <= 2);
+    close(fd);
+    return 0;
+}
+
+/* Every connection takes four descriptors; the usual soft limit is meant for programs that use select(). */
+static void raise_file_limit(void) {
+    struct rlimit rl;
+
+    if (getrlimit(RLIMIT_NOFILE, &rl) < 0 || rl.rlim_cur == rl.rlim_max)
+        return;
+    rl.rlim_cur = rl.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &rl);
 }
 
 /* ---- start ----------------------------------------------------------------------------------------------
@@ -124,6 +150,7 @@ static int start(struct daemon *d, struct xerr *err) {
     /* a client may close its pipe at any time, and a file size limit must be an error, not a death */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    raise_file_limit();
     r = busguard_install();
     if (r < 0)
         return xerr_set(err, r, "no handler for SIGBUS: %s", strerror(-r));
@@ -164,6 +191,8 @@ int main(int argc, char **argv) {
     struct xerr err = {0};
     int r;
 
+    if (fill_standard_fds() < 0)
+        return 1; /* and nowhere to say why */
     log_init(2, NULL);
     r = options_parse(&d, argc, argv);
     if (r != 0)
