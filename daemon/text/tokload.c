@@ -17,6 +17,8 @@
 #define MAX_MERGES (1u << 23)
 /* Looking for all cuts takes time that grows with the square of an entry's length; real ones are shorter. */
 #define MAX_CHECKED_BYTES 512
+/* Every stream has room for the text of the longest one. */
+#define MAX_ENTRY_BYTES 4096
 
 static int decode_symbols(const struct tokread *l, const char *s, size_t n, uint8_t *ret, size_t *ret_n) {
     size_t w = 0;
@@ -50,6 +52,11 @@ static int vocab_size(struct tokread *l, json_t *vocab, uint32_t *ret_size, size
     return 0;
 }
 
+static int too_long(struct tokread *l, const char *where, uint32_t id, size_t n) {
+    return xerr_set(l->err, -EINVAL, "%s: %s: token %u: found a text of %zu bytes; expected at most %d",
+                    l->path, where, id, n, MAX_ENTRY_BYTES);
+}
+
 static int load_vocab(struct tokread *l, json_t *vocab) {
     struct tok *t = l->t;
     const char *key;
@@ -70,6 +77,8 @@ static int load_vocab(struct tokread *l, json_t *vocab) {
                             "%s: model.vocab: entry \"%s\" (id %u) is not written in the byte-level "
                             "alphabet",
                             l->path, tokread_show(l, key), id);
+        if (n > MAX_ENTRY_BYTES)
+            return too_long(l, "model.vocab", id, n);
         *e = (struct tok_entry){.off = (uint32_t)l->blob_bytes, .len = (uint32_t)n, .used = true};
         l->blob_bytes += n;
         t->count++;
@@ -305,6 +314,8 @@ static int load_added_token(struct tokread *l, json_t *a, size_t i) {
     if (e->used)
         return xerr_set(l->err, -EINVAL, "%s: added_tokens[%zu].id: %u is already the id of another token",
                         l->path, i, id);
+    if (n > MAX_ENTRY_BYTES)
+        return too_long(l, "added_tokens", id, n);
     *e = (struct tok_entry){.off = (uint32_t)l->blob_bytes, .len = (uint32_t)n, .used = true};
     e->flags = (uint8_t)(TOK_ADDED | (json_is_true(special) ? TOK_SPECIAL : 0));
     memcpy(t->blob + l->blob_bytes, json_string_value(text), n);

@@ -392,6 +392,41 @@ START_TEST(missing_merge_of_many) {
 }
 END_TEST
 
+/* Streams have room for the longest text of one token: a file cannot ask for gigabytes. */
+START_TEST(long_entries) {
+    static const size_t sizes[] = {4096, 4097, 100000};
+    char *text = malloc(100001);
+
+    for (unsigned i = 0; i < 6; i++) {
+        json_t *root = json_loadb(original, original_n, 0, NULL);
+        size_t n = sizes[i / 2];
+        struct xerr err = {0};
+        struct tok *t = NULL;
+
+        memset(text, 'q', n);
+        text[n] = 0;
+        if (i % 2)
+            json_object_set_new(json_array_get(json_object_get(root, "added_tokens"), 3), "content",
+                                json_string(text));
+        else
+            json_object_set_new(json_object_get(json_object_get(root, "model"), "vocab"), text,
+                                json_integer(5000));
+        set_path(root, "model/ignore_merges", "true");
+        ck_assert_int_eq(json_dump_file(root, file, 0), 0);
+        json_decref(root);
+        ck_assert_msg(tok_open(dir, &t, &err) == (n > 4096 ? -EINVAL : 0), "%u: %s", i, err.msg);
+        if (n > 4096)
+            ck_assert_msg(strstr(err.msg, "bytes; expected at most 4096") &&
+                              strstr(err.msg, i % 2 ? "added_tokens: token 4063" : "model.vocab: token 5000"),
+                          "%s", err.msg);
+        else
+            ck_assert_uint_eq(tok_max_bytes(t), 4096);
+        tok_free(t);
+    }
+    free(text);
+}
+END_TEST
+
 /* A pipe in a file's place must not hang the start. */
 START_TEST(pipe_in_place) {
     ck_assert_int_eq(mkfifo(file, 0600), 0);
@@ -525,6 +560,7 @@ int main(void) {
     tcase_add_test(tc, ignore_merges);
     tcase_add_test(tc, missing_merge);
     tcase_add_test(tc, missing_merge_of_many);
+    tcase_add_test(tc, long_entries);
     tcase_add_test(tc, pipe_in_place);
     tcase_add_test(tc, ids_with_holes);
     tcase_add_test(tc, real_size_opens_fast);
