@@ -118,7 +118,8 @@ void conn_drain(struct conn *c) {
     c->ready = false;
     /* whatever brought us here, the client may have read meanwhile; with a full submission ring it has no
      * NOP to say so, only the bell or the entries that are there */
-    if (c->blocked || __atomic_load_n(&c->shm.d->credit_wanted, __ATOMIC_RELAXED))
+    if (c->blocked ||
+        (__atomic_load_n(&c->shm.d->credit_wanted, __ATOMIC_RELAXED) && !FAULT(conn_credit_only_by_nop)))
         emit_conn_resume(c->out);
     c->blocked = false;
     n = look(c, e, MAX_ENTRIES);

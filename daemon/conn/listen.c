@@ -247,8 +247,8 @@ void server_stop_listening(struct server *s) {
         close(s->listen_fd);
     s->listen_fd = -1;
     /* Somebody may have removed directory, socket and lock, and another daemon may serve the path now. */
-    if (s->socket_path[0] && lstat(s->socket_path, &st) == 0 && st.st_dev == s->socket_dev &&
-        st.st_ino == s->socket_ino)
+    if (s->socket_path[0] && lstat(s->socket_path, &st) == 0 &&
+        ((st.st_dev == s->socket_dev && st.st_ino == s->socket_ino) || FAULT(conn_unlinks_any_socket)))
         unlink(s->socket_path);
     s->socket_path[0] = 0;
 }

@@ -106,6 +106,8 @@ static void run_child(const struct daemonfix *f) {
         if (dup2(f->listen_fd, 3) < 0)
             _exit(95);
     }
+    for (int i = 0; f->no_stdio && i < 3; i++)
+        close(i);
     execv(argv[0], argv);
     _exit(98);
 }

@@ -27,6 +27,7 @@ struct daemonfix {
     uid_t uid;       /* run as; 0 = as we are */
     long file_limit; /* RLIMIT_FSIZE, -1 = none */
     int listen_fd;   /* passed as a service manager does, -1 = none */
+    bool no_stdio;    /* started without descriptors 0, 1 and 2 */
     char notify[96]; /* NOTIFY_SOCKET, empty = none */
 };
 

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +130,26 @@ START_TEST(too_many_connections) {
 }
 END_TEST
 
+/* A client greets before it is refused: its HELLO is never read, and it learns the reason all the same. */
+START_TEST(refusal_is_read_after_a_greeting) {
+    struct rawclient more[5];
+    struct hello_msg m = raw_hello();
+    int fd;
+
+    for (int i = 0; i < 5; i++)
+        raw_open(&more[i], f.socket, NULL);
+    kill(f.pid, SIGSTOP);
+    fd = raw_socket(f.socket);
+    raw_send(fd, &m, NULL, 0);
+    kill(f.pid, SIGCONT);
+    raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
+    ck_assert_int_eq(m.u.reject.error, -EBUSY);
+    close(fd);
+    for (int i = 0; i < 5; i++)
+        raw_close(&more[i]);
+}
+END_TEST
+
 START_TEST(second_hello) {
     struct hello_msg m = raw_hello();
 
@@ -192,6 +213,9 @@ START_TEST(malformed_entries) {
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24}, "without a tag"},
         {{.opcode = GLMW_OP_CANCEL}, "without a tag"},
         {{.opcode = GLMW_OP_NOP, .tag = 1}, "where none belongs"},
+        {{.opcode = GLMW_OP_NOP, .session = 1}, "its operation does not have"},
+        {{.opcode = GLMW_OP_CANCEL, .tag = 1, .payload_len = 8}, "its operation does not have"},
+        {{.opcode = GLMW_OP_CANCEL_ALL, .flags = GLMW_ENT_QUIET}, "its operation does not have"},
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = 1u << 20, .tag = 1},
          "outside the arena"},
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = UINT32_MAX, .tag = 1}, "outside the arena"},
@@ -328,6 +352,45 @@ START_TEST(ring_full_of_requests) {
 }
 END_TEST
 
+/* With a full submission ring there is no slot for a NOP: the bell alone makes the daemon look at the room
+ * that has come back, and its timer never has to find it. */
+START_TEST(bell_gives_credit_when_the_ring_is_full) {
+    struct hello_msg h = raw_hello();
+    struct glmw_status st;
+    struct glmw_entry e;
+    struct glmw_rec r;
+
+    h.u.hello.tq_log2 = 6;
+    h.u.hello.sq_log2 = 4;
+    raw_open(&c, f.socket, &h);
+    e = raw_request(&c, 0);
+    for (e.tag = 1; e.tag < 60; e.tag++) {
+        for (int wait = 0; wait < 100; wait++) {
+            glmw_refresh(&c.sq);
+            if (glmw_free_slots(&c.sq))
+                break;
+            usleep(1000);
+        }
+        if (glmw_put(&c.sq, &e) < 0)
+            break;
+        if (glmw_publish(&c.sq, false))
+            raw_bell(&c);
+    }
+    ck_assert_uint_lt(e.tag, 60); /* it is full, and stays so */
+    for (uint64_t ended = 0; ended + 1 < e.tag;) {
+        ck_assert_msg(raw_record(&c, &r, 10000, false), "only %llu ended", (unsigned long long)ended);
+        ended += r.type == GLMW_REC_END;
+        if (glmw_fetch32(&c.view.d->credit_wanted))
+            raw_bell(&c);
+    }
+    usleep(1200000); /* the status block is renewed once a second */
+    ck_assert_int_eq(glmw_status_read(&c.view.d->status, &st), 0);
+    ck_assert_uint_eq(st.my_live, 0);
+    ck_assert_uint_eq(st.my_safety_wakes, 0);
+    raw_close(&c);
+}
+END_TEST
+
 START_TEST(pipe_closed_by_its_reader) {
     struct glmw_entry e;
 
@@ -369,17 +432,19 @@ static void add_tests(TCase *tc) {
     tcase_add_test(tc, descriptors_with_hello);
     tcase_add_test(tc, future_version_is_rejected_with_words);
     tcase_add_test(tc, too_many_connections);
+    tcase_add_test(tc, refusal_is_read_after_a_greeting);
     tcase_add_test(tc, second_hello);
     tcase_add_test(tc, ping_is_answered);
     tcase_add_test(tc, impossible_submission_tail);
     tcase_add_test(tc, impossible_token_head);
-    tcase_add_loop_test(tc, malformed_entries, 0, 11);
+    tcase_add_loop_test(tc, malformed_entries, 0, 14);
     tcase_add_test(tc, live_tag_twice);
     tcase_add_test(tc, tag_is_reused_at_once);
     tcase_add_test(tc, unwanted_operations_get_errors);
     tcase_add_test(tc, payload_is_a_hole);
     tcase_add_test(tc, bell_flood);
     tcase_add_test(tc, ring_full_of_requests);
+    tcase_add_test(tc, bell_gives_credit_when_the_ring_is_full);
     tcase_add_test(tc, pipe_closed_by_its_reader);
     tcase_add_test(tc, ten_faults_refuse_the_user);
 }
