@@ -8,6 +8,7 @@
 #define GLMD_STREAM_EVENT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { STREAM_MAX_ALTS = 20 };
@@ -83,11 +84,15 @@ struct stream_credit {
     _Atomic uint32_t records;
 };
 
-/* Where the engine's events go; called on the engine thread only, after the next step has been launched. */
+/* Where the engine's events go; called on the engine thread only; publish() after the next step has been
+ * launched, unless hands_over() says that others will do the work. */
 struct stream_sink {
     void *ctx;
     /* events of one step, all streams; must not block, allocate or wait for a client */
     void (*publish)(void *ctx, const struct stream_event *ev, uint32_t n);
+    /* true: publish() now only hands events to another thread; NULL: never. The engine then does it before it
+     * launches the next step. */
+    bool (*hands_over)(void *ctx);
     /* asks for fresh credit of a stream found short; returns records available now */
     uint32_t (*refresh)(void *ctx, struct stream_id id);
     struct stream_credit *credit; /* [max streams] */

@@ -116,10 +116,18 @@ static void hand_over(struct emit *e, const struct stream_event *ev) {
     }
 }
 
+static bool publishes_itself(struct emit *e) {
+    return atomic_load_explicit(&e->n_conns, memory_order_relaxed) <= e->opt.inline_conns &&
+           spsc_is_drained(&e->handover);
+}
+
+static bool sink_hands_over(void *ctx) {
+    return !publishes_itself(ctx);
+}
+
 static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
     struct emit *e = ctx;
-    bool direct = atomic_load_explicit(&e->n_conns, memory_order_relaxed) <= e->opt.inline_conns &&
-                  spsc_is_drained(&e->handover);
+    bool direct = publishes_itself(e);
     struct emit_conn *held = NULL, *next;
     bool handed = false;
     uint64_t call = ++e->publish_calls;
@@ -195,6 +203,7 @@ void emit_get_sink(struct emit *e, struct stream_sink *ret) {
     *ret = (struct stream_sink){
         .ctx = e,
         .publish = sink_publish,
+        .hands_over = sink_hands_over,
         .refresh = sink_refresh,
         .credit = e->credit,
     };

@@ -127,6 +127,9 @@ struct engine {
     uint64_t decode_ns; /* of the last decode step */
     bool queue_dirty;
     uint64_t places_ns; /* when queue places were last worked out */
+    bool calm; /* with the two below: the next round may go straight to its step (run.c) */
+    uint32_t calm_ticket;
+    uint64_t calm_until_ns;
     uint32_t n_skipped;
     uint64_t safety_ns; /* when skipped streams are looked at again without a kick; 0 = no timer */
 

@@ -56,28 +56,60 @@ static void engine_sleep(struct engine *e, uint32_t ticket) {
     atomic_store_explicit(&e->stats.asleep, 0, memory_order_relaxed);
 }
 
-int engine_round(struct engine *e, bool may_sleep) {
-    uint32_t ticket = inbox_ticket(&e->inbox);
-    int decoding, filling, r = 0;
+/* Nothing can have changed who decodes: nobody posted, no time has come, nothing ended or waits, and every
+ * ring has room for the token not yet published and the next. Then a step costs only itself, which matters
+ * because whatever runs here lies between a token and its publication. */
+static bool round_is_calm(const struct engine *e, uint32_t ticket) {
+    if (!e->calm || ticket != e->calm_ticket || e->now_ns >= e->calm_until_ns)
+        return false;
+    for (uint32_t i = 0; e->sink.credit && i < e->n_batch; i++) {
+        uint32_t stream = e->seqs[e->batch[i]].stream;
+        uint32_t need = stream_token_records(e->streams[stream].req->sampling.n_alts);
 
-    e->now_ns = clock_now_ns();
-    atomic_store_explicit(&e->stats.heartbeat_ns, e->now_ns, memory_order_relaxed);
+        if (atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire) < 2 * need + 2)
+            return false;
+    }
+    return true;
+}
+
+static void keep_house(struct engine *e, uint32_t ticket) {
+    struct sched_counts c;
+
     streams_take(e);
     streams_expire(e);
     streams_admit(e);
     streams_credit(e);
     streams_places(e);
+    sched_get_counts(e->sched, &c);
+    e->calm = c.decoding && !c.queued && !c.filling && !e->fill.active && !e->n_skipped && !e->queue_dirty &&
+              !atomic_load_explicit(&e->stopping, memory_order_acquire);
+    e->calm_ticket = ticket;
+    e->calm_until_ns = sched_next_deadline(e->sched);
+}
+
+int engine_round(struct engine *e, bool may_sleep) {
+    uint32_t ticket = inbox_ticket(&e->inbox);
+    int decoding, filling = 0, r = 0;
+    bool calm;
+
+    e->now_ns = clock_now_ns();
+    atomic_store_explicit(&e->stats.heartbeat_ns, e->now_ns, memory_order_relaxed);
+    calm = round_is_calm(e, ticket);
+    if (!calm)
+        keep_house(e, ticket);
 
     decoding = step_launch(e);
     if (decoding < 0)
         return decoding;
-    filling = fill_start(e);
+    if (!calm)
+        filling = fill_start(e);
     if (filling > 0)
         filling = fill_launch(e, decoding > 0);
     if (filling < 0)
         return filling;
     /* the device works: now there is time to tell what the last step made */
     events_publish(e);
+    stats_update(e);
     if (decoding) {
         r = step_finish(e);
         if (r < 0)
@@ -87,7 +119,6 @@ int engine_round(struct engine *e, bool may_sleep) {
     }
     if (filling)
         r = fill_finish(e);
-    stats_update(e);
     if (r < 0 || decoding || filling)
         return r;
     if (e->fill.active)

@@ -128,6 +128,7 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     else
         e->queue_dirty = true;
     sched_remove(e->sched, stream);
+    e->calm = false;
     if (st->skipped)
         e->n_skipped--;
     if (FAULT(engine_end_twice) && reason == STREAM_END_CANCELLED)

@@ -6,6 +6,7 @@
  * publish-woken  another thread publishes and is woken for each step: median at most one futex wake, measured
  *                between the rounds on the same cores, plus 5 us.
  * BENCH_HANDICAP=1 runs the mutation build with a publisher that dawdles. */
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,7 +19,9 @@
 #include <unistd.h>
 
 #include "benchlib.h"
+#include "clconn.h"
 #include "glmd.h"
+#include "ringops.h"
 
 enum { TOKENS = 120, ROUNDS = 3, WAKES = 120 };
 
@@ -80,43 +83,47 @@ static double futex_wake_us(void) {
     return bench_median(t, WAKES);
 }
 
-/* One scripted answer; appends the lag of every token but the first to lag. */
+/* One answer of TOKENS tokens. The reader looks at the ring itself between events, so that it adds nothing of
+ * its own to the lag; appends that of every token but the first. */
 static int stream(glmd_conn *c, double *lag, int *n_lag) {
-    const uint32_t prompt[] = {1, 2, 3};
+    const uint32_t prompt[] = {57, 1001, 367};
     struct glmd_event ev = {.size = sizeof ev};
-    uint64_t tag;
+    uint64_t tag, until = bench_now_ns() + UINT64_C(60000000000);
     glmd_req *r;
     int n, tokens = 0;
 
     if ((n = glmd_req_new(c, &r)) < 0)
         return n;
     if ((n = glmd_req_tokens(r, prompt, 3)) < 0 || (n = glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, TOKENS)) < 0 ||
-        (n = glmd_submit(c, r, &tag)) < 0) {
+        (n = glmd_req_set_u64(r, GLMD_KEY_IGNORE_EOS, 1)) < 0 || (n = glmd_submit(c, r, &tag)) < 0) {
         glmd_req_free(r);
         return n;
     }
     for (;;) {
+        uint64_t now;
+
+        while ((n = glmw_peek(&c->tq)) == 0)
+            if (bench_now_ns() > until)
+                return -ETIMEDOUT;
+        now = bench_now_ns();
         n = glmd_next(c, &ev);
         if (n < 0)
             return n;
-        if (n == 0) {
-            n = glmd_dispatch(c);
-            if (n < 0)
-                return n;
+        if (n == 0)
             continue;
-        }
         if (ev.type == GLMD_EV_TOKEN && tokens++ > 0)
-            lag[(*n_lag)++] = ((double)bench_now_ns() - (double)ev.t_sampled_ns) / 1e3;
+            lag[(*n_lag)++] = ((double)now - (double)ev.t_sampled_ns) / 1e3;
         if (ev.type == GLMD_EV_END)
-            return ev.status < 0 ? ev.status : tokens == TOKENS ? 0 : -71;
+            return ev.status < 0 ? ev.status : tokens == TOKENS ? 0 : -EPROTO;
+        glmd_release(c);
     }
 }
 
 static int measure(const char *inline_conns, double *ret_median, double *ret_wake) {
     static double lag[TOKENS * ROUNDS];
     double wake[ROUNDS];
-    struct glmd_options opt = {.size = sizeof opt};
     struct bench_daemon d;
+    struct glmd_options opt = {.size = sizeof opt};
     glmd_conn *c;
     int n, n_lag = 0;
     char conf[128];
