@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# layers.sh BUILD_DIR TABLE: derives which room includes which from the dependency files and compares it with
+# layers.sh BUILD_DIR [TABLE]: derives which room includes which from the dependency files and compares it with
 # the checked-in table; then checks which symbols objects may ask of other rooms.
 set -u
 O=$1
-table=$2
+table=${2:-tests/layers.txt}
 cd "$(dirname "$0")/.." || exit 2
 fail=0
 

@@ -41,6 +41,11 @@ list() {
         [ -x "$f" ] && [ -f "$f" ] || continue
         printf '%s\t%s\n' "$(basename "$f")" "$f"
     done
+    # the sources are the same under a sanitizer
+    if [ -z "$SAN" ]; then
+        printf 'sys_layers\ttests/layers.sh\t%s\n' "$O"
+        printf 'sys_lint\ttests/lint.sh\n'
+    fi
     for f in tests/system/*.sh tests/spin/run.sh; do
         [ -e "$f" ] || continue
         case $(basename "$f") in
