@@ -167,15 +167,49 @@ static int start_listening(struct server *s, int fd, struct xerr *err) {
     return 0;
 }
 
-int server_listen_path(struct server *s, const char *path, const char *group, struct xerr *err) {
+/* The name appears only when somebody listens behind it: a client that finds the socket is never refused. The
+ * lock keeps the working name our own. */
+static int bind_and_listen(const char *path, const char *group, int *ret_fd, struct xerr *err) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    struct stat st;
     mode_t old;
     int fd, r;
 
-    if (strlen(path) >= sizeof sa.sun_path)
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return xerr_set(err, -errno, "no socket: %s", strerror(errno));
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s~", path);
+    unlink(sa.sun_path);
+    /* owner and group may connect, from the moment the name exists */
+    old = umask(0117);
+    r = bind(fd, (const struct sockaddr *)&sa, sizeof sa) < 0 ? -errno : 0;
+    umask(old);
+    if (r < 0) {
+        close(fd);
+        return xerr_set(err, r, "socket %s cannot be made: %s", path, strerror(-r));
+    }
+    r = set_group(sa.sun_path, group, err);
+    if (r == 0 && listen(fd, BACKLOG) < 0)
+        r = xerr_set(err, -errno, "socket %s does not listen: %s", path, strerror(errno));
+    if (r == 0 && rename(sa.sun_path, path) < 0)
+        r = xerr_set(err, -errno, "socket %s cannot be put in place: %s", path, strerror(errno));
+    if (r < 0) {
+        close(fd);
+        unlink(sa.sun_path);
+        return r;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+int server_listen_path(struct server *s, const char *path, const char *group, struct xerr *err) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct stat st;
+    int fd = -1, r;
+
+    /* one byte for the working name, one for the NUL */
+    if (strlen(path) + 2 > sizeof sa.sun_path)
         return xerr_set(err, -ENAMETOOLONG, "socket path %s is %zu bytes long, at most %zu are possible",
-                        path, strlen(path), sizeof sa.sun_path - 1);
+                        path, strlen(path), sizeof sa.sun_path - 2);
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     snprintf(s->socket_path, sizeof s->socket_path, "%s", path);
     r = make_parent(path, err);
@@ -183,38 +217,17 @@ int server_listen_path(struct server *s, const char *path, const char *group, st
         r = take_lock(s, err);
     if (r == 0)
         r = remove_stale(&sa, err);
-    if (r < 0)
-        goto fail;
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        r = xerr_set(err, -errno, "no socket: %s", strerror(errno));
-        goto fail;
-    }
-    /* owner and group may connect, from the moment the name exists */
-    old = umask(0117);
-    r = bind(fd, (const struct sockaddr *)&sa, sizeof sa) < 0 ? -errno : 0;
-    umask(old);
+    if (r == 0)
+        r = bind_and_listen(path, group, &fd, err);
     if (r < 0) {
-        close(fd);
-        xerr_set(err, r, "socket %s cannot be made: %s", path, strerror(-r));
-        goto fail;
-    }
-    r = set_group(path, group, err);
-    if (r == 0 && listen(fd, BACKLOG) < 0)
-        r = xerr_set(err, -errno, "socket %s does not listen: %s", path, strerror(errno));
-    if (r < 0) {
-        close(fd);
-        unlink(path);
-        goto fail;
+        s->socket_path[0] = 0;
+        return r;
     }
     if (lstat(path, &st) == 0) {
         s->socket_dev = st.st_dev;
         s->socket_ino = st.st_ino;
     }
     return start_listening(s, fd, err);
-fail:
-    s->socket_path[0] = 0;
-    return r;
 }
 
 int server_listen_fd(struct server *s, int fd, struct xerr *err) {
@@ -241,14 +254,15 @@ int server_listen_fd(struct server *s, int fd, struct xerr *err) {
 void server_stop_listening(struct server *s) {
     struct stat st;
 
+    /* The name goes before the listener. Somebody may have removed directory, socket and lock, and another daemon
+     * may serve the path now. */
+    if (s->socket_path[0] && lstat(s->socket_path, &st) == 0 &&
+        ((st.st_dev == s->socket_dev && st.st_ino == s->socket_ino) || FAULT(conn_unlinks_any_socket)))
+        unlink(s->socket_path);
+    s->socket_path[0] = 0;
     loop_del(s->opt.loop, s->listener);
     s->listener = NULL;
     if (s->listen_fd >= 0)
         close(s->listen_fd);
     s->listen_fd = -1;
-    /* Somebody may have removed directory, socket and lock, and another daemon may serve the path now. */
-    if (s->socket_path[0] && lstat(s->socket_path, &st) == 0 &&
-        ((st.st_dev == s->socket_dev && st.st_ino == s->socket_ino) || FAULT(conn_unlinks_any_socket)))
-        unlink(s->socket_path);
-    s->socket_path[0] = 0;
 }

@@ -159,7 +159,9 @@ static void expire_queued(struct server *s, struct conn *c, uint64_t now) {
 
 /* A client that is stopped or has forgotten its answers must not keep a place in the batch for ever. */
 static void end_stalled(struct server *s, struct conn *c, uint64_t now) {
-    if (FAULT(conn_waits_for_ever) || emit_conn_stalled_ns(c->out, now) < s->opt.conf->stall_timeout_sec * CLOCK_NS_PER_SEC)
+    uint64_t limit_ns = s->opt.conf->stall_timeout_sec * CLOCK_NS_PER_SEC;
+
+    if (FAULT(conn_waits_for_ever) || emit_conn_stalled_ns(c->out, now) < limit_ns)
         return;
     if (emit_conn_give_up(c->out) == 0)
         return;

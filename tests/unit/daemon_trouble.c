@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -197,6 +199,33 @@ START_TEST(replaced_socket_is_left_alone) {
 }
 END_TEST
 
+/* A client that tries all the time while daemons come and go finds no socket or a listener, never a socket
+ * that refuses. */
+START_TEST(the_name_appears_with_the_listener) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct daemonfix f;
+
+    daemonfix_init(&f);
+    snprintf(f.backend, sizeof f.backend, "epoll");
+    daemonfix_script(&f, endless);
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s", f.socket);
+    for (int round = 0; round < 10; round++) {
+        int fd, r;
+
+        daemonfix_spawn(&f, NULL);
+        do {
+            fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+            ck_assert_int_ge(fd, 0);
+            r = connect(fd, (const struct sockaddr *)&sa, sizeof sa) < 0 ? errno : 0;
+            close(fd);
+            ck_assert_msg(r == 0 || r == ENOENT, "connect: %s", strerror(r));
+        } while (r);
+        daemonfix_stop(&f);
+    }
+    daemonfix_done(&f);
+}
+END_TEST
+
 START_TEST(users_are_forgotten) {
     struct server s = {0};
     uint64_t now = clock_now_ns();
@@ -234,6 +263,7 @@ int main(void) {
     tcase_add_loop_test(tc, any_entry_gives_credit, 0, loops);
     tcase_add_loop_test(tc, standard_descriptors_are_missing, 0, loops);
     tcase_add_loop_test(tc, replaced_socket_is_left_alone, 0, loops);
+    tcase_add_test(tc, the_name_appears_with_the_listener);
     tcase_add_test(tc, users_are_forgotten);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
