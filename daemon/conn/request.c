@@ -74,7 +74,9 @@ static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr
     if (c->n_live >= c->limits.max_live)
         return xerr_set(err, -EBUSY, "this connection has %u live requests, which is its limit", c->n_live);
     if (c->user->live >= conf->quota_requests_per_uid) {
-        conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_QUOTA, "request refused: [Quota] MaxRequestsPerUid");
+        struct log_fields f = {.event = LOG_EV_QUOTA, .conn = c->id, .uid = c->user->uid, .tag = e->tag};
+
+        log_full(LOG_LEVEL_NOTICE, &f, &c->user->rate, "request refused: [Quota] MaxRequestsPerUid");
         return xerr_set(err, -EDQUOT, "this user has %u live requests, which is the quota", c->user->live);
     }
     if (e->payload_len > c->limits.max_payload_bytes)
