@@ -45,7 +45,7 @@
  *     -EOPNOTSUPP      not granted by this daemon  -EOVERFLOW    longer than the context
  *     -EPIPE           the daemon is gone          -EPROTO       the daemon broke the protocol
  *     -EPROTONOSUPPORT no common protocol version  -ESHUTDOWN    the daemon is draining
- *     -ETIMEDOUT       deadline passed
+ *     -ETIMEDOUT       deadline passed, or the answer was not read for too long
  */
 #ifndef GLMD_H
 #define GLMD_H
