@@ -213,7 +213,7 @@ static uint64_t crossing(const uint64_t *rank, const uint64_t *weight, uint64_t 
                 count[d]++;
             }
         uint64_t d = VALUES - 1;
-        for (; d > 0 && sum[d] < need + FAULT(nucleus_reaches_past); d--)
+        for (; d > 0 && sum[d] < need + (FAULT(nucleus_reaches_past) ? 1u : 0u); d--)
             need -= sum[d];
         prefix |= d << shift;
         mask |= (uint64_t)(VALUES - 1) << shift;
