@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -106,6 +107,7 @@ int bench_daemon_start(struct bench_daemon *d, const char *model, const char *fa
         goto fail;
     }
     if (d->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* a bench that is killed leaves no daemon behind */
         if (bench_handicap())
             setenv("GLMD_FAULT", fault, 1);
         if (!freopen(log_path, "w", stderr))
