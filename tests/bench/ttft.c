@@ -65,6 +65,7 @@ int main(void) {
 
     if (!prompt)
         return 2;
+    bench_step_forward();
     prompt[0] = 0;
     for (int i = 0; i < 84; i++)
         strcat(prompt, word);

@@ -11,6 +11,10 @@ uint64_t bench_now_ns(void);
 double bench_median(double *v, size_t n); /* sorts v */
 int bench_handicap(void);                 /* BENCH_HANDICAP=1 */
 
+/* Before others of this machine, where that is allowed: a reader or a daemon that is put off its core for a time
+ * slice measures the scheduler. Without the right nothing happens. */
+void bench_step_forward(void);
+
 enum bench_sense { BENCH_AT_MOST, BENCH_AT_LEAST };
 /* Prints `NAME figure UNIT bar BAR UNIT holds|misses`; 0 when it holds, 1 when it misses. */
 int bench_verdict(const char *name, double figure, const char *unit, double bar, enum bench_sense sense);
