@@ -19,6 +19,7 @@
 #include "clsay.h"
 
 #define DEFAULT_TIMEOUT_MS 5000u
+#define SUN_PATH_BYTES sizeof(((struct sockaddr_un *)NULL)->sun_path)
 
 uint64_t cl_now_ns(void) {
     struct timespec t;
@@ -223,20 +224,24 @@ int glmd_connect_fd(int fd, const struct glmd_options *opt, glmd_conn **ret) {
     return open_over(fd, &o, deadline_of(&o), &say, ret);
 }
 
-static int explain(struct cl_say *say, int r) {
+/* also: what a message about a missing socket adds to the path. */
+static int explain(struct cl_say *say, const char *also, int r) {
     const char *p = say->where;
     struct stat st;
     switch (r) {
     case -ENOENT:
         return cl_say(say, r,
-                      "no daemon at %s: the socket does not exist; start glmd, or name another socket "
+                      "no daemon at %s%s: the socket does not exist; start glmd, or name another socket "
                       "in $GLMD_SOCKET",
-                      p);
+                      p, also);
     case -ECONNREFUSED:
         if (stat(p, &st) == 0 && !S_ISSOCK(st.st_mode))
             return cl_say(say, r, "%s is not a socket: name the daemon's socket, by default %s", p,
                           GLMD_DEFAULT_SOCKET);
-        return cl_say(say, r, "no daemon at %s: the socket is there but nobody listens; start glmd", p);
+        return cl_say(say, r,
+                      "no daemon at %s: the socket is there but nobody listens; start glmd, or name another "
+                      "socket in $GLMD_SOCKET",
+                      p);
     case -EACCES:
     case -EPERM:
         return cl_say(say, r,
@@ -278,20 +283,34 @@ static int dial(const struct sockaddr_un *a, uint64_t deadline_ns, int *ret) {
     return 0;
 }
 
+/* Where the daemon of this user listens, if it does; "" where no such place can be.  The socket has to be the
+ * caller's own: a root shell that kept somebody's environment does not talk to that somebody's daemon. */
+static bool user_socket(char ret[static SUN_PATH_BYTES]) {
+    const char *dir = secure_getenv("XDG_RUNTIME_DIR");
+    struct stat st;
+    ret[0] = 0;
+    if (!dir || dir[0] != '/' || strlen(dir) + sizeof GLMD_USER_SOCKET >= SUN_PATH_BYTES)
+        return false;
+    snprintf(ret, SUN_PATH_BYTES, "%s/%s", dir, GLMD_USER_SOCKET);
+    return stat(ret, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_uid == geteuid();
+}
+
 int glmd_connect(const struct glmd_options *opt, glmd_conn **ret) {
     struct glmd_options o;
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    char where[sizeof a.sun_path + 1];
+    char where[sizeof a.sun_path + 1], user[SUN_PATH_BYTES], also[SUN_PATH_BYTES + 16] = "";
     int fd = -1, r = take_options(opt, &o);
     if (r < 0)
         return r;
     const char *path = o.socket_path;
     size_t len = o.socket_path_len;
-    if (!path && (path = secure_getenv("GLMD_SOCKET")) && *path)
+    if (!path && (path = secure_getenv("GLMD_SOCKET")) && *path) {
         len = strlen(path);
-    if (!path || !len) {
-        path = GLMD_DEFAULT_SOCKET;
-        len = sizeof GLMD_DEFAULT_SOCKET - 1;
+    } else if (!path || !len) {
+        path = user_socket(user) ? user : GLMD_DEFAULT_SOCKET;
+        len = strlen(path);
+        if (path != user && user[0])
+            snprintf(also, sizeof also, ", nor at %s", user);
     }
     struct cl_say say = {o.error, o.error_bytes, where};
     if (o.socket_path && !o.socket_path_len)
@@ -307,7 +326,7 @@ int glmd_connect(const struct glmd_options *opt, glmd_conn **ret) {
     uint64_t deadline_ns = deadline_of(&o);
     r = dial(&a, deadline_ns, &fd);
     if (r < 0)
-        return explain(&say, r);
+        return explain(&say, also, r);
     return open_over(fd, &o, deadline_ns, &say, ret);
 }
 

@@ -67,7 +67,9 @@ extern "C" {
 #define GLMD_VERSION_MINOR 1
 #define GLMD_VERSION_PATCH 0
 
-/* Where glmd_connect() looks when neither the options nor $GLMD_SOCKET name a socket. */
+/* Where glmd_connect() looks when neither the options nor $GLMD_SOCKET name a socket: below $XDG_RUNTIME_DIR,
+ * where a daemon started by the user listens, if a socket of the caller's own lies there; else the system's. */
+#define GLMD_USER_SOCKET "glmd/glmd.sock"
 #define GLMD_DEFAULT_SOCKET "/run/glmd/glmd.sock"
 
 typedef struct glmd_conn glmd_conn;
@@ -93,8 +95,8 @@ GLMD_API void glmd_set_log(glmd_log_fn fn, void *userdata);
 struct glmd_options {
     uint32_t size;
     uint32_t timeout_ms;     /* for connecting and shaking hands; 0: 5000 */
-    const char *socket_path; /* NULL: $GLMD_SOCKET (ignored in set-id programs), then GLMD_DEFAULT_SOCKET */
-    size_t socket_path_len;
+    const char *socket_path; /* NULL: $GLMD_SOCKET, $XDG_RUNTIME_DIR/GLMD_USER_SOCKET, GLMD_DEFAULT_SOCKET; */
+    size_t socket_path_len;  /* set-id programs look at the last only */
     const char *client_name; /* shown to the administrator; at most 32 bytes are sent; NULL: none */
     size_t client_name_len;
     char *error;           /* receives one line for people when connecting fails: what, where, what */

@@ -26,7 +26,7 @@ enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS
 
 static const struct opt table[] = {
     {"socket", "PATH", ANY, K_STR, O_SOCKET,
-     "socket of the daemon (default $GLMD_SOCKET, then " GLMD_DEFAULT_SOCKET ")"},
+     "socket of the daemon (default $GLMD_SOCKET, then your own daemon's, then the system's)"},
     {"json", NULL, ANY, K_FLAG, O_JSON, "one JSON object per line on standard output"},
     {"quiet", NULL, ASK, K_FLAG, O_QUIET, "no progress and no closing line"},
     {"reasoning", "auto|show|hide", ASK, K_CHOICE, O_REASONING,

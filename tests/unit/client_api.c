@@ -107,19 +107,68 @@ START_TEST(no_permission) {
 }
 END_TEST
 
-START_TEST(search_order) {
+/* A place that cannot exist must not decide a test: this machine may have a daemon of its own. */
+static bool system_daemon(void) {
+    return access(GLMD_DEFAULT_SOCKET, F_OK) == 0;
+}
+
+static void finds(int want, const char *word) {
     struct glmd_options o = options(NULL);
-    glmd_conn *c;
-    ck_assert_int_eq(setenv("GLMD_SOCKET", "/nonexistent/from-env", 1), 0);
-    ck_assert_int_eq(glmd_connect(&o, &c), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(err, "/nonexistent/from-env"));
-    refuses("/nonexistent/from-options", -ENOENT, "from-options");
+    glmd_conn *c = NULL;
+    ck_assert_int_eq(glmd_connect(&o, &c), want);
+    ck_assert_msg(strstr(err, word) != NULL, "\"%s\" does not say \"%s\"", err, word);
+}
+
+START_TEST(search_order) {
+    char dir[] = "/tmp/glmd-api-XXXXXX", sub[64], path[80], lng[200];
+    ck_assert(mkdtemp(dir) != NULL);
+    snprintf(sub, sizeof sub, "%s/glmd", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, GLMD_USER_SOCKET);
+    ck_assert_int_eq(mkdir(sub, 0700), 0);
+    ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
     ck_assert_int_eq(unsetenv("GLMD_SOCKET"), 0);
-    if (access(GLMD_DEFAULT_SOCKET, F_OK) < 0) {
-        ck_assert_int_lt(glmd_connect(&o, &c), 0);
-        ck_assert_ptr_nonnull(strstr(err, GLMD_DEFAULT_SOCKET));
-        ck_assert_int_lt(glmd_connect(NULL, &c), 0);
+    /* the user's own is not there: the system's is meant, and both are named */
+    if (!system_daemon()) {
+        finds(-ENOENT, GLMD_DEFAULT_SOCKET);
+        ck_assert_ptr_nonnull(strstr(err, path));
+        ck_assert_ptr_null(strchr(err, '\n'));
+        glmd_conn *c;
+        ck_assert_int_eq(glmd_connect(NULL, &c), -ENOENT);
     }
+    /* it is there, and silent */
+    int fd = listen_on(path, SOCK_SEQPACKET);
+    finds(-ETIMEDOUT, path);
+    /* the variable goes first unless it is empty, and the caller's word before that */
+    ck_assert_int_eq(setenv("GLMD_SOCKET", "/nonexistent/from-env", 1), 0);
+    finds(-ENOENT, "no daemon at /nonexistent/from-env:");
+    refuses("/nonexistent/from-options", -ENOENT, "from-options");
+    ck_assert_int_eq(setenv("GLMD_SOCKET", "", 1), 0);
+    finds(-ETIMEDOUT, path);
+    refuses("", -EINVAL, "empty");
+    close(fd);
+    /* a daemon of this user that died is not replaced by another daemon in silence */
+    finds(-ECONNREFUSED, path);
+    /* somebody else's socket, a plain file, a relative directory, one too long for an address: as if absent */
+    if (!system_daemon()) {
+        if (geteuid() == 0) {
+            ck_assert_int_eq(chown(path, 65534, 65534), 0);
+            finds(-ENOENT, "no daemon at " GLMD_DEFAULT_SOCKET);
+        }
+        unlink(path);
+        close(open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+        finds(-ENOENT, "no daemon at " GLMD_DEFAULT_SOCKET);
+        memset(lng, 'a', sizeof lng - 1);
+        lng[0] = '/';
+        lng[sizeof lng - 1] = 0;
+        ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", lng, 1), 0);
+        finds(-ENOENT, "no daemon at " GLMD_DEFAULT_SOCKET ":");
+        ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir + 1, 1), 0);
+        finds(-ENOENT, "no daemon at " GLMD_DEFAULT_SOCKET ":");
+    }
+    ck_assert_int_eq(unsetenv("XDG_RUNTIME_DIR"), 0);
+    unlink(path);
+    rmdir(sub);
+    rmdir(dir);
 }
 END_TEST
 
