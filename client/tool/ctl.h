@@ -71,9 +71,8 @@ struct ctl_kept {
 /* Submits r (taken), prints the stream and the closing line.  Returns an exit status. */
 int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *a, struct ctl_kept *kept);
 
-/* Ctrl-C: the first sets a flag that ctl_answer() looks at and wakes c, the second ends the program. */
+/* Ctrl-C: while ctl_answer() runs the first cancels and the second ends the program; else the first does. */
 int ctl_sigint_install(void);
-bool ctl_sigint_take(void);
 
 /* Everything on a descriptor; *ret_text is malloced.  Negative errno. */
 int ctl_read_all(int fd, size_t max_bytes, char **ret_text, size_t *ret_len);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One request from submit to END: events onto the terminal or as JSON lines, Ctrl-C, the closing line.
- * Everything runs on the main thread; the signal handler sets a counter and wakes the connection. */
+ * Everything runs on the main thread; the signal handler sets a counter and wakes the connection. While no
+ * answer runs it ends the program itself: a flag would be looked at before a read that then blocks. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -12,30 +13,23 @@
 #include "ctl_show.h"
 
 static volatile sig_atomic_t n_sigint;
-static glmd_conn *volatile sigint_conn;
+static glmd_conn *volatile sigint_conn; /* set while an answer runs on it */
 
 static void on_sigint(int sig) {
     (void)sig;
-    if (++n_sigint >= 2) {
+    if (!sigint_conn || ++n_sigint >= 2) {
         static const char reset[] = "\033[0m\n";
         if (isatty(STDOUT_FILENO) && write(STDOUT_FILENO, reset, sizeof reset - 1) < 0)
             _exit(CTL_EXIT_OUTPUT);
         _exit(CTL_EXIT_CANCELLED);
     }
-    if (sigint_conn)
-        glmd_wakeup(sigint_conn);
+    glmd_wakeup(sigint_conn);
 }
 
 int ctl_sigint_install(void) {
-    struct sigaction sa = {.sa_handler = on_sigint}; /* no SA_RESTART: a read of the prompt must end */
+    struct sigaction sa = {.sa_handler = on_sigint, .sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
     return sigaction(SIGINT, &sa, NULL) < 0 ? -errno : 0;
-}
-
-bool ctl_sigint_take(void) {
-    bool was = n_sigint > 0;
-    n_sigint = 0;
-    return was;
 }
 
 static uint64_t now_ns(void) {
@@ -165,7 +159,7 @@ int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *args, struct ct
     struct answer a = {.args = args, .kept = kept, .usage = {.size = sizeof a.usage}};
     int e, out = 0;
     ctl_show_init(&a.show, args);
-    ctl_sigint_take();
+    n_sigint = 0;
     sigint_conn = c;
     a.times.submit_ns = now_ns();
     while ((e = glmd_submit(c, r, &a.tag)) == -ENOBUFS && (e = glmd_wait(c, 10000000)) >= 0) {
@@ -178,7 +172,6 @@ int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *args, struct ct
     }
     while (!a.ended && !out)
         out = turn(c, &a);
-    sigint_conn = NULL;
     if (!out) {
         if (args->json)
             ctl_json_usage(&a.show.out, &a.usage, &a.times, a.status, a.reason);
@@ -195,5 +188,6 @@ int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *args, struct ct
     }
     ctl_buf_done(&a.error_text);
     ctl_show_done(&a.show);
+    sigint_conn = NULL; /* not earlier: the last lines of an answer are printed whole */
     return out;
 }

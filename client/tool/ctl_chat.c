@@ -44,7 +44,7 @@ static void clear(struct chat *h) {
 }
 
 /* One turn of the user: a line, and further ones while they end with a backslash.  1, 0 at the end of input,
- * -EINTR after Ctrl-C, or another negative errno. */
+ * or a negative errno. */
 static int read_turn(const struct chat *h, char **ret, size_t *ret_len) {
     struct ctl_buf b = {0};
     char *line = NULL;
@@ -58,7 +58,7 @@ static int read_turn(const struct chat *h, char **ret, size_t *ret_len) {
         errno = 0;
         ssize_t n = getline(&line, &cap, stdin);
         if (n < 0) {
-            r = errno == EINTR ? -EINTR : errno ? -errno : b.len > 0;
+            r = errno ? -errno : b.len > 0;
             break;
         }
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
@@ -162,8 +162,6 @@ static int converse(struct chat *h) {
         char *text = NULL;
         size_t len = 0;
         int r = read_turn(h, &text, &len);
-        if (r == -EINTR)
-            return CTL_EXIT_CANCELLED;
         if (r <= 0) {
             if (h->interactive)
                 fputs("\n", stdout);
@@ -184,7 +182,6 @@ static int converse(struct chat *h) {
             r == CTL_EXIT_OK || (h->interactive && (r == CTL_EXIT_REQUEST || r == CTL_EXIT_CANCELLED));
         if (!goes_on)
             return r;
-        ctl_sigint_take();
     }
 }
 

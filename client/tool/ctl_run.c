@@ -47,8 +47,6 @@ static int parse_ids(const char *s, size_t len, uint32_t **ret, size_t *ret_n) {
 
 static int read_stdin(char **ret, size_t *ret_len) {
     int r = ctl_read_all(STDIN_FILENO, MAX_PROMPT_BYTES, ret, ret_len);
-    if (r == -EINTR)
-        return CTL_EXIT_CANCELLED;
     if (r == -EMSGSIZE)
         ctl_err("standard input holds more than %zu bytes, the largest request there is", MAX_PROMPT_BYTES);
     else if (r < 0)

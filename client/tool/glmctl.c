@@ -95,7 +95,7 @@ int ctl_read_all(int fd, size_t max_bytes, char **ret_text, size_t *ret_len) {
     int r = 0;
     for (;;) {
         ssize_t n = read(fd, piece, sizeof piece);
-        if (n < 0 && errno == EINTR && !ctl_sigint_take())
+        if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
             r = -errno;

@@ -2,6 +2,7 @@
 /* glmctl as people and scripts meet it: pipes, a terminal, Ctrl-C, exit statuses. */
 #include <errno.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -425,6 +426,36 @@ START_TEST(chat_on_a_terminal) {
 }
 END_TEST
 
+/* However soon after the prompt it is pressed: nothing lies between a look at a flag and a read that blocks. */
+START_TEST(ctrl_c_at_the_prompt) {
+    struct fakeserver s;
+    static const char *const argv[] = {TOOL, "chat", "--quiet", NULL};
+    for (int i = 0; i < 60; i++) {
+        fakeserver_start(&s, &echo, NULL);
+        start_tty(&s, argv);
+        runprog_expect(&p, "\n> ");
+        runprog_type(&p, "\x03");
+        ck_assert_int_eq(runprog_finish(&p), 130);
+        fakeserver_stop(&s);
+    }
+}
+END_TEST
+
+/* Before the request is sent there is nothing to cancel. */
+START_TEST(ctrl_c_before_the_request) {
+    struct fakeserver s;
+    static const char *const argv[] = {TOOL, "run", "-", NULL};
+    fakeserver_start(&s, &echo, NULL);
+    start_tty(&s, argv);
+    runprog_type(&p, "half a prompt\n");
+    runprog_type(&p, "\x03");
+    int r = runprog_finish(&p);
+    ck_assert_msg(r == 130 || r == -SIGINT, "status %d", r); /* before or after the handler is there */
+    fakeserver_stop(&s);
+    ck_assert_uint_eq(s.n_submits, 0);
+}
+END_TEST
+
 START_TEST(chat_when_the_daemon_refuses_or_dies) {
     struct fakeserver s;
     static const struct fake_script refuse = {.error_text = "no", .status = -EOVERFLOW};
@@ -475,6 +506,8 @@ int main(void) {
     tcase_add_test(t, large_prompt);
     tcase_add_test(t, chat_in_a_pipe);
     tcase_add_test(t, chat_on_a_terminal);
+    tcase_add_test(t, ctrl_c_at_the_prompt);
+    tcase_add_test(t, ctrl_c_before_the_request);
     tcase_add_test(t, chat_when_the_daemon_refuses_or_dies);
     tcase_add_test(t, status);
     return ct_main(s);
