@@ -9,7 +9,7 @@ say() { echo "lint: $*"; fail=1; }
 if git rev-parse --git-dir >/dev/null 2>&1; then
     files() { git ls-files -- "$@"; }
 else
-    files() { find . -type f -not -path './build*' -not -path './.git/*' | sed 's|^\./||' | grep -E "$(printf '%s\n' "$@" | sed 's/\./\\./g;s/\*/.*/g' | paste -sd'|')\$"; }
+    files() { find . -type f -not -path './build*' -not -path './.git/*' | sed 's|^\./||' | grep -E "^($(printf '%s\n' "$@" | sed 's/\./\\./g;s/\*/.*/g' | paste -sd'|'))\$"; }
 fi
 
 while read -r f; do
