@@ -26,6 +26,7 @@
 enum {
     ENGINE_MAX_STOP_IDS = 16,
     ENGINE_FILL_PROGS = KERN_MAX_LAYERS + 4,
+    ENGINE_FILL_SIZES = 14, /* chunks of 1 to 8192 rows */
 };
 
 #define ENGINE_NONE UINT32_MAX
@@ -67,7 +68,7 @@ struct fill {
     const struct kern_prog *progs[ENGINE_FILL_PROGS];
     uint64_t began_ns;  /* launch of the slice in flight */
     uint64_t debt_ns;   /* decode time the prefill has not yet been given back */
-    double row_ns;      /* of one program for one row, smoothed; 0 = not known */
+    double program_ns[ENGINE_FILL_SIZES]; /* of one program of a chunk of at most 2^i rows; 0 = not known */
 };
 
 struct engine {

@@ -3,9 +3,14 @@
  * chunk runs layer by layer, and decode steps run between slices of layers. Engine thread.
  *
  * How long a slice is: the time decode steps took is a debt to the prefill; a slice spends what is owed, so
- * each side gets about half of the device whatever a step or a layer costs. Without decoding streams a slice
- * is bounded only so that a cancellation does not wait long. */
+ * each side gets about half of the device whatever a step or a layer costs. A program cannot be cut, so one
+ * that takes longer than the largest debt waits until half of its time is owed, and no longer. Without decoding
+ * streams a slice is bounded only so that a cancellation does not wait long.
+ *
+ * What a program takes is measured by the size of its chunk, in powers of two: a single row costs nearly what
+ * sixteen do, because the weights have to be read for it as well. */
 #include <errno.h>
+#include <math.h>
 
 #include "clock.h"
 #include "engine_priv.h"
@@ -78,18 +83,27 @@ int fill_start(struct engine *e) {
     return 1;
 }
 
+static double *program_ns(struct fill *f) {
+    uint32_t i = 0;
+
+    while (f->n_rows > 1u << i)
+        i++;
+    return &f->program_ns[i];
+}
+
 int fill_launch(struct engine *e, bool busy) {
     struct fill *f = &e->fill;
-    double one = f->row_ns * f->n_rows; /* a program's time */
-    double budget = IDLE_SLICE_NS;
+    double one = *program_ns(f), budget = IDLE_SLICE_NS;
     uint32_t want = f->n_progs - f->next;
 
     if (busy) {
-        f->debt_ns += e->decode_ns;
-        if (f->debt_ns > MAX_DEBT_NS)
-            f->debt_ns = MAX_DEBT_NS;
-        budget = (double)f->debt_ns;
-        if (budget < one / 2)
+        double most = FAULT(fill_debt_capped) || one / 2 < MAX_DEBT_NS ? MAX_DEBT_NS : one / 2;
+
+        budget = (double)f->debt_ns + (double)e->decode_ns;
+        if (budget > most)
+            budget = most;
+        f->debt_ns = (uint64_t)budget;
+        if (budget < floor(one / 2))
             return 0;
     }
     if (one <= 0)
@@ -144,9 +158,9 @@ int fill_finish(struct engine *e) {
     /* the embedding costs nothing beside a layer: counting it would make the first slices far too long */
     layers = f->next ? f->launched : f->launched - 1;
     if (layers) {
-        double row_ns = (double)took / layers / f->n_rows;
+        double one = (double)took / layers, *known = program_ns(f);
 
-        f->row_ns = f->row_ns > 0 ? f->row_ns * 0.75 + row_ns * 0.25 : row_ns;
+        *known = *known > 0 ? *known * 0.75 + one * 0.25 : one;
     }
     f->next += f->launched;
     f->launched = 0;

@@ -35,9 +35,16 @@ void inbox_submit(struct inbox *ib, struct sched_req *req) {
 }
 
 void inbox_cancel(struct inbox *ib, struct stream_id id) {
+    uint32_t old;
+
     if (id.index >= ib->max_streams || !id.gen)
         return;
-    atomic_store_explicit(&ib->cancel_gen[id.index], id.gen, memory_order_relaxed);
+    /* A late word to a generation that is long gone must not wipe out one to its successor. */
+    old = atomic_load_explicit(&ib->cancel_gen[id.index], memory_order_relaxed);
+    while (!old || (int32_t)(id.gen - old) > 0)
+        if (atomic_compare_exchange_weak_explicit(&ib->cancel_gen[id.index], &old, id.gen, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            break;
     atomic_fetch_add_explicit(&ib->cancels, 1, memory_order_release); /* C1: pairs with the load in the round */
     inbox_wake(ib);
 }

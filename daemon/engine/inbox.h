@@ -19,7 +19,7 @@
 
 struct inbox {
     _Atomic(struct sched_req *) pushed; /* newest first */
-    _Atomic uint32_t *cancel_gen;       /* [max_streams] generation asked to end, 0 = none */
+    _Atomic uint32_t *cancel_gen;       /* [max_streams] newest generation asked to end, 0 = none */
     uint32_t max_streams;
     _Atomic uint32_t cancels, kicks; /* counters; the engine compares */
     alignas(128) _Atomic uint32_t ticket;

@@ -60,9 +60,10 @@ static void engine_sleep(struct engine *e, uint32_t ticket) {
  * ring has room for the token not yet published and the next. Then a step costs only itself, which matters
  * because whatever runs here lies between a token and its publication. */
 static bool round_is_calm(const struct engine *e, uint32_t ticket) {
-    if (!e->calm || ticket != e->calm_ticket || e->now_ns >= e->calm_until_ns)
+    if (!e->calm || (ticket != e->calm_ticket && !FAULT(calm_misses_posts)) ||
+        (e->now_ns >= e->calm_until_ns && !FAULT(calm_misses_time)))
         return false;
-    for (uint32_t i = 0; e->sink.credit && i < e->n_batch; i++) {
+    for (uint32_t i = 0; e->sink.credit && i < e->n_batch && !FAULT(calm_misses_credit); i++) {
         uint32_t stream = e->seqs[e->batch[i]].stream;
         uint32_t need = stream_token_records(e->streams[stream].req->sampling.n_alts);
 

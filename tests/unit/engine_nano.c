@@ -175,7 +175,8 @@ static void run_nano(struct engrun *r, struct engine_options o) {
 
     snprintf(dir, sizeof dir, "%s", ckpt_model("nano"));
     o.backend = "cpu";
-    o.context_tokens = 512;
+    if (!o.context_tokens)
+        o.context_tokens = 512;
     engrun_open(r, dir, &o);
     engrun_start(r);
 }
@@ -326,6 +327,48 @@ START_TEST(test_self_test_other) {
 }
 END_TEST
 
+/* A prompt of 8,000 tokens is read beside a running stream: nobody waits for the whole of it. Which gap is
+ * longest depends on the machine; that none is a large part of the prompt's time does not. */
+START_TEST(test_gaps_beside_prompt) {
+#if defined(__SANITIZE_THREAD__)
+    enum { N = 512 };
+#elif defined(__SANITIZE_ADDRESS__)
+    enum { N = 2048 };
+#else
+    enum { N = 8000 };
+#endif
+    static uint32_t ids[N];
+    uint32_t before, after;
+    uint64_t began, took, gap = 0;
+    struct engrun r;
+    struct sched_req a, b;
+
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = (i * 2654435761u >> 7) % 4000;
+    run_nano(&r, (struct engine_options){ .max_seqs = 2, .context_tokens = 16384 });
+    a = engrun_req(0, ids, 3, 0);
+    a.ignore_eos = true;
+    b = engrun_req(1, ids, N, 1);
+    engrun_submit(&r, &a);
+    engrun_wait_tokens(&r, 0, 5);
+    before = engrun_tokens(&r, 0);
+    began = engrun_now_ns();
+    engrun_submit(&r, &b);
+    engrun_wait_end(&r, 1);
+    took = engrun_now_ns() - began;
+    after = engrun_tokens(&r, 0);
+    pthread_mutex_lock(&r.lock);
+    for (uint32_t i = before; i < after && i < ENGRUN_TOKENS; i++)
+        if (r.s[0].t_ns[i] - r.s[0].t_ns[i - 1] > gap)
+            gap = r.s[0].t_ns[i] - r.s[0].t_ns[i - 1];
+    pthread_mutex_unlock(&r.lock);
+    ck_assert_uint_ge(after - before, N / 64);
+    ck_assert_msg(gap < took / 4, "%u tokens meanwhile; longest gap %llu us of %llu us", after - before,
+                  (unsigned long long)gap / 1000, (unsigned long long)took / 1000);
+    ck_assert_int_eq(engrun_close(&r), 0);
+}
+END_TEST
+
 /* The refusal names a context that then opens. */
 START_TEST(test_too_large) {
     struct engine_options o = { .model = NULL, .max_seqs = 1, .backend = "cpu", .context_tokens = 131072 };
@@ -376,6 +419,7 @@ int main(void) {
     tcase_add_test(tc, test_sparse_reads);
     tcase_add_test(tc, test_batch_as_alone);
     tcase_add_test(tc, test_sampling);
+    tcase_add_test(tc, test_gaps_beside_prompt);
     tcase_add_test(tc, test_self_test);
     tcase_add_test(tc, test_self_test_other);
     tcase_add_test(tc, test_too_large);

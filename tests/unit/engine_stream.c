@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engrun.h"
+#include "inbox.h"
 #include "leakcheck.h"
 
 #define HEAD "glmd-script 1\nvocab 300\ncontext 4096\nstop 299 298\n"
@@ -352,6 +353,84 @@ START_TEST(test_prompt_beside_decode) {
 }
 END_TEST
 
+/* A word to a generation that is long gone, said late by another thread, does not wipe out the one to its
+ * successor. */
+START_TEST(test_cancel_stale) {
+    _Atomic uint32_t cells[2];
+    struct inbox ib;
+
+    atomic_init(&cells[0], 0);
+    atomic_init(&cells[1], 0);
+    inbox_init(&ib, cells, 2);
+    inbox_cancel(&ib, (struct stream_id){ .index = 1, .gen = 6 });
+    inbox_cancel(&ib, (struct stream_id){ .index = 1, .gen = 5 });
+    ck_assert(inbox_cancelled(&ib, (struct stream_id){ .index = 1, .gen = 6 }));
+    inbox_cancel(&ib, (struct stream_id){ .index = 1, .gen = 7 });
+    ck_assert(inbox_cancelled(&ib, (struct stream_id){ .index = 1, .gen = 7 }));
+    ck_assert(!inbox_cancelled(&ib, (struct stream_id){ .index = 1, .gen = 6 }));
+    ck_assert(!inbox_cancelled(&ib, (struct stream_id){ .index = 0, .gen = 6 }));
+    inbox_cancel(&ib, (struct stream_id){ .index = 0, .gen = UINT32_MAX });
+    inbox_cancel(&ib, (struct stream_id){ .index = 0, .gen = 1 }); /* the numbers begin anew */
+    ck_assert(inbox_cancelled(&ib, (struct stream_id){ .index = 0, .gen = 1 }));
+}
+END_TEST
+
+/* A lone stream's steps go without any housekeeping; whatever happens meanwhile is seen by the next step all the
+ * same: a request, its end, a cancellation, a deadline, the drain. */
+START_TEST(test_calm_sees_all) {
+    struct engrun r;
+    struct sched_req a = engrun_req(0, PROMPT, 3, 0), b = engrun_req(1, PROMPT, 3, 3),
+                     c = engrun_req(2, PROMPT, 3, 0), d = engrun_req(3, PROMPT, 3, 0);
+    uint32_t then;
+
+    engrun_open(&r, HEAD "step-us 5000\nrequest\ntokens 1\nrepeat\n", NULL);
+    engrun_start(&r);
+    engrun_submit(&r, &a);
+    engrun_wait_tokens(&r, 0, 5);
+    engrun_submit(&r, &b);
+    then = engrun_tokens(&r, 0);
+    engrun_wait_end(&r, 1);
+    ck_assert_uint_eq(r.s[1].n_tokens, 3);
+    ck_assert_uint_le(engrun_tokens(&r, 0) - then, 40); /* 5 on a quiet machine */
+    engrun_wait_tokens(&r, 0, engrun_tokens(&r, 0) + 5);
+    engine_cancel(r.e, a.stream);
+    then = engrun_tokens(&r, 0);
+    engrun_wait_end(&r, 0);
+    ck_assert_uint_le(r.s[0].n_tokens - then, 2);
+    c.deadline_ns = engrun_now_ns() + 150000000u;
+    engrun_submit(&r, &c);
+    engrun_wait_end(&r, 2);
+    ck_assert_uint_eq(r.s[2].end.reason, STREAM_END_DEADLINE);
+    ck_assert_uint_ge(r.s[2].end.t_ns, c.deadline_ns);
+    ck_assert_uint_le(r.s[2].n_tokens, 31);
+    engrun_submit(&r, &d);
+    engrun_wait_tokens(&r, 3, 5);
+    engine_stop(r.e, engrun_now_ns() + 50000000u);
+    engrun_wait_end(&r, 3);
+    ck_assert_uint_eq(r.s[3].end.reason, STREAM_END_DRAIN);
+    ck_assert_int_eq(engrun_close(&r), 0);
+    ck_assert_uint_eq(r.total_ends, 4);
+}
+END_TEST
+
+/* A layer that takes longer than the prefill can ever be owed at once is not put off for ever: half a second
+ * for each of two. */
+START_TEST(test_slow_layers) {
+    static uint32_t ids[512];
+    struct engrun r;
+    struct sched_req a = engrun_req(0, PROMPT, 3, 0), b = engrun_req(1, ids, 512, 1);
+
+    engrun_open(&r, HEAD "layers 2\nprefill-us 2000\nstep-us 5000\nrequest\ntokens 1\nrepeat\n", NULL);
+    engrun_start(&r);
+    engrun_submit(&r, &a);
+    engrun_wait_tokens(&r, 0, 5);
+    engrun_submit(&r, &b);
+    engrun_wait_end(&r, 1);
+    ck_assert_uint_eq(r.s[1].n_tokens, 1);
+    ck_assert_int_eq(engrun_close(&r), 0);
+}
+END_TEST
+
 /* Four threads submit and cancel at random over 48 stream places; each request has exactly one END. */
 enum { W_THREADS = 4, W_PER = 12, W_ROUNDS = 25 };
 struct worker {
@@ -462,6 +541,9 @@ int main(void) {
     tcase_add_test(tc, test_drain_finishes);
     tcase_add_test(tc, test_idle);
     tcase_add_test(tc, test_prompt_beside_decode);
+    tcase_add_test(tc, test_cancel_stale);
+    tcase_add_test(tc, test_calm_sees_all);
+    tcase_add_test(tc, test_slow_layers);
     tcase_add_test(tc, test_random_schedule);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
