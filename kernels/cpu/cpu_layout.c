@@ -221,7 +221,8 @@ static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_d
     /* scores and ranks of all pools, widened keys */
     n = max64(n, pad16(d->max_pools) * 3 + CPU_KEY_TILE * (uint64_t)d->idx_dim);
     n = max64(n, CPU_ROW_BLOCK * 128ull);                  /* an expert's share of the output */
-    n = max64(n, 4 * (uint64_t)cfg->model.n_experts + 16); /* scores and ranks of the experts */
+    /* scores, biased scores and ranks of the experts */
+    n = max64(n, 2 * pad16(cfg->model.n_experts) + 2 * (uint64_t)cfg->model.n_experts);
     n = max64(n, (host_sample_scratch(cfg->model.vocab_rows) + 3) / 4 + 16);
     return pad16(n);
 }
