@@ -138,6 +138,8 @@ int gold_run(struct engine *e, const struct gold *g, const struct eval_options *
         compare(g, &w, &seen, &res);
         if (g->n_greedy)
             r = score_greedy(e, g->ids, g->n_ids, w.greedy, g->n_greedy, &n, err);
+        if (r == -EDOM)
+            r = 0; /* numbers that are none are a result, and a wrong one: the continuation ends there */
         res.n_greedy = g->n_greedy;
         while (res.greedy_same < n && w.greedy[res.greedy_same] == g->greedy[res.greedy_same])
             res.greedy_same++;

@@ -24,6 +24,12 @@ int gold_list(const struct st_file *f, char (**ret_names)[GOLD_MAX_NAME], uint32
 
         if (len < 5 || strcmp(name + len - 4, ".ids") != 0)
             continue;
+        for (size_t j = 0; j < len; j++)
+            if (name[j] <= ' ' || name[j] > '~') {
+                free(names);
+                return xerr_set(e, -EINVAL, "%s: found a case name with a byte 0x%02x, expected printable ASCII",
+                                st_path(f), (unsigned)(unsigned char)name[j]);
+            }
         if (len - 4 >= GOLD_MAX_NAME) {
             free(names);
             return xerr_set(e, -EINVAL, "%s: found a case name of %zu bytes, expected under %d", st_path(f),
@@ -78,6 +84,16 @@ static int take(const struct st_file *f, const char *name, const char *key, enum
     return 0;
 }
 
+/* Ids a checkpoint can have; anything else could only agree with an answer that is none. */
+static int want_ids(const struct st_file *f, const char *name, const char *key, const uint32_t *ids, uint64_t n,
+                    uint64_t vocab, struct xerr *e) {
+    for (uint64_t i = 0; ids && i < n; i++)
+        if (ids[i] >= vocab)
+            return xerr_set(e, -EINVAL, "%s: %s.%s: found %d at %llu, expected 0 to %llu", st_path(f), name, key,
+                            (int)ids[i], (unsigned long long)i, (unsigned long long)vocab - 1);
+    return 0;
+}
+
 static int want(const struct st_file *f, const char *name, const char *key, const void *p, uint64_t n,
                 uint64_t expected, struct xerr *e) {
     if (!p || n == expected)
@@ -102,14 +118,42 @@ static int read_hidden(const struct st_file *f, struct gold *g, struct xerr *e) 
     return 0;
 }
 
+/* A tensor of the case under a name nobody reads would be a value nobody compares. */
+static int no_others(const struct st_file *f, const struct gold *g, struct xerr *e) {
+    static const char *const keys[] = { "ids",    "logits_last", "top1",           "logsumexp", "next_logit",
+                                        "greedy", "mtp_top1",    "mtp_logits_last" };
+    size_t n = strlen(g->name);
+
+    for (size_t i = 0; i < st_count(f); i++) {
+        const char *name = st_at(f, i)->name, *key = name + n + 1;
+        bool known = false;
+        unsigned layer;
+        char rest;
+
+        if (strncmp(name, g->name, n) != 0 || name[n] != '.')
+            continue;
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+            known = known || strcmp(key, keys[k]) == 0;
+        known = known || (sscanf(key, "hidden.%u%c", &layer, &rest) == 1 && layer < g->n_hidden);
+        if (!known)
+            return xerr_set(e, -EINVAL, "%s: found %s, which is no part of a case or follows a gap; expected only "
+                                        "values that can be compared", st_path(f), name);
+    }
+    return 0;
+}
+
 static int read_mtp(const struct st_file *f, struct gold *g, struct xerr *e) {
     uint64_t n, v;
     int r;
 
     if ((r = take(f, g->name, "mtp_top1", ST_I32, false, &g->mtp_top1, &n, e)) < 0 ||
         (r = want(f, g->name, "mtp_top1", g->mtp_top1, n, g->n_ids - 1, e)) < 0 ||
+        (r = want_ids(f, g->name, "mtp_top1", g->mtp_top1, n, g->vocab, e)) < 0 ||
         (r = take(f, g->name, "mtp_logits_last", ST_F32, false, &g->mtp_logits_last, &v, e)) < 0)
         return r;
+    if (g->mtp_logits_last && g->n_ids < 2)
+        return xerr_set(e, -EINVAL, "%s: found %s.mtp_logits_last, but one id leaves nothing to draft from",
+                        st_path(f), g->name);
     return want(f, g->name, "mtp_logits_last", g->mtp_logits_last, v, g->vocab, e);
 }
 
@@ -132,11 +176,17 @@ static int read_all(const struct st_file *f, struct gold *g, struct xerr *e) {
         (r = want(f, g->name, "logsumexp", g->logsumexp, l, n, e)) < 0 ||
         (r = want(f, g->name, "next_logit", g->next_logit, x, n - 1, e)) < 0)
         return r;
+    if (!v || v > 1u << 24 || greedy > 1u << 24)
+        return xerr_set(e, -EINVAL, "%s: %s: found %llu logits and %llu greedy ids, expected 1 to %u and at most as "
+                                    "many", st_path(f), g->name, (unsigned long long)v, (unsigned long long)greedy,
+                        1u << 24);
     g->vocab = (uint32_t)v;
     g->n_greedy = (uint32_t)greedy;
-    if ((r = read_mtp(f, g, e)) < 0)
+    if ((r = want_ids(f, g->name, "top1", g->top1, t, v, e)) < 0 ||
+        (r = want_ids(f, g->name, "greedy", g->greedy, greedy, v, e)) < 0 || (r = read_mtp(f, g, e)) < 0 ||
+        (r = read_hidden(f, g, e)) < 0)
         return r;
-    return read_hidden(f, g, e);
+    return no_others(f, g, e);
 }
 
 int gold_read(const struct st_file *f, const char *name, struct gold *ret, struct xerr *e) {

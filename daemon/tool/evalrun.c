@@ -162,16 +162,23 @@ static int run_all(struct run *u, struct xerr *err) {
     if (e)
         engine_get_info(e, &info);
     if (r >= 0 && u->json) {
-        json_t *doc = json_pack("{s:s, s:s, s:f, s:b, s:O}", "model", u->o->model, "backend", info.backend,
-                                "tolerance", u->o->tolerance, "within", u->failed == 0, "cases", u->json);
+        json_t *doc = json_pack("{s:s, s:s, s:f, s:b, s:O}", "model", u->o->model, "backend",
+                                info.backend, "tolerance", u->o->tolerance, "within", u->ok && !u->failed, "cases",
+                                u->json);
 
-        json_dumpf(doc, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        printf("\n");
+        if (doc) {
+            json_dumpf(doc, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+            printf("\n");
+        } else {
+            r = xerr_set(err, -EINVAL, "--json: the model's path is no UTF-8 text");
+        }
         json_decref(doc);
     } else if (r >= 0) {
         printf("%s on %s: %u ok, %u beyond tolerance %g, %u pictures not yet supported\n", info.model_name,
                info.backend, u->ok, u->failed, u->o->tolerance, u->pictures);
     }
+    if (r >= 0 && !u->ok && !u->failed)
+        r = xerr_set(err, -ENODATA, "%s: nothing was compared: pictures are not yet supported", st_path(u->f));
     engine_close(e);
     return r;
 }

@@ -27,7 +27,8 @@ static const char usage[] =
     "  --chat FILE         check the chat format on {request, prompt} pairs\n"
     "  --help, --version\n"
     "\n"
-    "Exit status: 0 everything within tolerance, 1 something beyond it, 2 it could not be run.\n";
+    "Exit status: 0 everything within tolerance, 1 something beyond it, 2 it could not be run or nothing was\n"
+    "compared.\n";
 
 static int misuse(const char *what, const char *value) {
     fprintf(stderr, "glm-eval: %s%s%s%s; see glm-eval --help\n", what, value ? " \"" : "", value ? value : "",
