@@ -30,7 +30,7 @@ AR := $(CROSS)ar
 endif
 NM := $(CROSS)nm
 PKG_CONFIG ?= pkg-config
-ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-6s %s\n' $(1) $(2))
 
@@ -128,6 +128,19 @@ group    = -Wl,--start-group $(1) -Wl,--end-group
 TOOLS := $(patsubst daemon/tool/%.c,%,$(wildcard daemon/tool/glm-*.c))
 BINS  := $(O)/glmd $(O)/glmctl $(addprefix $(O)/,$(TOOLS))
 CLIENT_LIB := $(O)/libglmd.so.1
+
+# A machine without the packages gets one clear line instead of the compiler's first complaint. These goals say
+# so by themselves, install what is missing, or compile nothing.
+SELF_HELP := help deps demo check check-long check-arm mutate bench golden lint spin models clean
+ifneq ($(filter-out $(SELF_HELP),$(or $(MAKECMDGOALS),all)),)
+ifeq ($(shell command -v $(firstword $(CC))),)
+$(error no compiler ($(firstword $(CC))): 'make deps' installs it, or lists what to ask for)
+endif
+ifneq ($(filter-out $(SELF_HELP) client,$(or $(MAKECMDGOALS),all)),)
+$(foreach p,$(D_PKGS),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo yes),,\
+    $(error the library $(p) is missing: 'make deps' installs it, or lists what to ask for)))
+endif
+endif
 
 .PHONY: all client daemon help
 all: client daemon

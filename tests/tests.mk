@@ -15,7 +15,10 @@ help:
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
 	@echo 'make deps       install the packages needed (apt); without root it lists them'
-	@echo 'make install    DESTDIR= prefix= ; programs, library, header, manual pages, units'
+	@echo 'make models     unpack the two small checkpoints into build/models/'
+	@echo 'make golden     compare both checkpoints with the golden values, with both backends'
+	@echo 'make install    programs, library, header, manual pages, units; prefix=/usr/local DESTDIR='
+	@echo 'Variables: O=DIR build directory, V=1 print commands, SAN= FAULTS= CROSS= see the top of the Makefile'
 
 deps:
 	@tests/deps.sh build test
@@ -40,7 +43,9 @@ layers: all
 lint:
 	@tests/lint.sh
 
-golden: models daemon
+golden:
+	@tests/deps.sh build
+	@+$(MAKE) --no-print-directory models daemon
 	@tests/system/golden.sh $(O)
 
 spin:
@@ -52,22 +57,23 @@ check-long: check
 	@+$(MAKE) --no-print-directory mutate
 	@+$(MAKE) --no-print-directory check-arm
 
-check-arm: models
+check-arm:
 	@tests/deps.sh build test arm
+	@+$(MAKE) --no-print-directory models
 	@tests/arm.sh
 
-mutate: models
+mutate:
 	@tests/deps.sh build test
-	@+$(MAKE) --no-print-directory FAULTS=1 tests
+	@+$(MAKE) --no-print-directory FAULTS=1 models tests
 	@tests/mutate/run.sh build-fault
 
-bench: models
+bench:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory bench-build
 	@+$(if $(filter 1,$(BENCH_HANDICAP)),$(MAKE) --no-print-directory FAULTS=1 daemon)
 	@tests/bench/run.sh $(O)
 .PHONY: bench-build
-bench-build: all $(addprefix $(O)/bench/,$(BENCH))
+bench-build: models all $(addprefix $(O)/bench/,$(BENCH))
 
 demo:
 	@tests/deps.sh build
