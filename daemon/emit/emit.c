@@ -68,6 +68,18 @@ struct emit *emit_free(struct emit *e) {
     return NULL;
 }
 
+static uint64_t parser_bytes(const struct tok *tok) {
+    const struct outparse_limits lim = OUTPARSE_LIMITS_DEFAULT;
+
+    return tok ? (outparse_bytes(&lim, tok) + 63) & ~(uint64_t)63 : 0;
+}
+
+uint64_t emit_text_bytes(const struct emit *e, const struct tok *tok) {
+    uint64_t all = 0;
+
+    return size_mul(parser_bytes(tok) + e->opt.outbox_bytes, e->opt.max_streams, &all) ? all : UINT64_MAX;
+}
+
 int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos,
                   struct xerr *err) {
     const struct outparse_limits lim = OUTPARSE_LIMITS_DEFAULT;
@@ -79,7 +91,7 @@ int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, si
     r = outparse_vocab_init(&e->vocab, tok, eos, n_eos, err);
     if (r < 0)
         return r;
-    each = (outparse_bytes(&lim, tok) + 63) & ~(uint64_t)63;
+    each = parser_bytes(tok);
     if (!size_mul(each, e->opt.max_streams, &all) || !(e->parser_mem = calloc(1, all)))
         return xerr_set(err, -ENOMEM,
                         "no memory for the output parsers of %u requests; lower [Memory] MaxRequests",

@@ -43,6 +43,8 @@ struct emit *emit_free(struct emit *e); /* after emit_stop; NULL ok; returns NUL
 /* Allocates the parsers. Before the engine runs, after the tokenizer was read. tok == NULL: records carry
  * ids and no text. Both are borrowed for the life of e. */
 int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos, struct xerr *err);
+/* What the above and the text of slow clients take at most, touched or not. */
+uint64_t emit_text_bytes(const struct emit *e, const struct tok *tok);
 void emit_get_sink(struct emit *e, struct stream_sink *ret);
 
 int emit_start(struct emit *e); /* the emit thread */

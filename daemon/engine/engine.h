@@ -32,6 +32,7 @@ struct engine_options {
     uint32_t n_pages;     /* 0 = max_seqs contexts of context_tokens, bounded by memory */
     uint32_t prefill_tokens; /* rows of a prefill chunk, multiple of 64; 0 = 512 */
     uint64_t keep_free_bytes; /* refuse when less would stay available; 0 = none */
+    uint64_t others_bytes; /* what the rest of the process will still touch: no part of the plan */
     bool draft;           /* load the MTP layer, for evaluation (score.h) */
     bool score;           /* make room to score every row of a prefill chunk (score.h) */
     bool cache_bf16;      /* latents in BF16 instead of F32 */
@@ -69,7 +70,7 @@ struct engine *engine_close(struct engine *e); /* NULL ok */
 void engine_set_vocab(struct engine *e, const struct vocab_view *v); /* borrowed; before engine_run */
 void engine_set_sink(struct engine *e, const struct stream_sink *s); /* copied; before engine_run */
 
-/* The budget every byte of the process is charged to; main plans its own pools in it before engine_load. */
+/* What the engine planned and holds. The rest of the process is not in it: options.others_bytes. */
 struct mem_account *engine_account(struct engine *e);
 
 void engine_get_info(const struct engine *e, struct engine_info *ret);

@@ -7,6 +7,7 @@
 
 #include "engine_priv.h"
 #include "meminfo.h"
+#include "size.h"
 
 /* ---- the engine's own tables, one block ---- */
 
@@ -127,21 +128,29 @@ static uint32_t largest_context(struct engine *e, uint32_t below, uint64_t budge
     return lo * KERN_PAGE_TOKENS;
 }
 
+/* Bytes of what is available that are not for the engine. */
+static uint64_t kept_bytes(const struct engine *e) {
+    uint64_t kept = 0;
+
+    return size_add(e->opt.keep_free_bytes, e->opt.others_bytes, &kept) ? kept : UINT64_MAX;
+}
+
 static int refuse(struct engine *e, uint32_t context, uint32_t n_pages, uint64_t available, uint64_t budget,
                   struct xerr *err) {
     uint64_t need = total_bytes(e, context, n_pages);
+    unsigned long long kept = kept_bytes(e) >> 20, own = e->opt.others_bytes >> 20;
     uint32_t fits = largest_context(e, context, budget);
 
     if (!fits)
-        return xerr_set(err, -ENOMEM, "memory: found %llu MiB available, of which %llu MiB must stay free; model "
-                                      "%s needs more than the rest for any context",
-                        (unsigned long long)(available >> 20), (unsigned long long)(e->opt.keep_free_bytes >> 20),
-                        e->name);
+        return xerr_set(err, -ENOMEM, "memory: found %llu MiB available, of which %llu MiB must stay free (%llu MiB of "
+                                      "them for the text of requests); model %s needs more than the rest for any "
+                                      "context",
+                        (unsigned long long)(available >> 20), kept, own, e->name);
     return xerr_set(err, -ENOMEM, "memory: %u pages and a context of %u tokens need %llu MiB; found %llu MiB "
-                                  "available, of which %llu MiB must stay free; the largest context that fits "
-                                  "is %u tokens",
-                    n_pages, context, (unsigned long long)(need >> 20), (unsigned long long)(available >> 20),
-                    (unsigned long long)(e->opt.keep_free_bytes >> 20), fits);
+                                  "available, of which %llu MiB must stay free (%llu MiB of them for the text of "
+                                  "requests); the largest context that fits is %u tokens",
+                    n_pages, context, (unsigned long long)(need >> 20), (unsigned long long)(available >> 20), kept,
+                    own, fits);
 }
 
 /* Pages when the options leave the number open: max_seqs whole contexts, but at most half of what is left,
@@ -189,7 +198,7 @@ int engine_size(struct engine *e, struct xerr *err) {
                                          "4 GiB", context);
     if ((r = kern_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 })) < 0)
         return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
-    budget = mi.available_bytes > e->opt.keep_free_bytes ? mi.available_bytes - e->opt.keep_free_bytes : 0;
+    budget = mi.available_bytes > kept_bytes(e) ? mi.available_bytes - kept_bytes(e) : 0;
     if (!n_pages) {
         if (!e->opt.context_tokens && total_bytes(e, context, mem_pages_for(context)) > budget) {
             context = largest_context(e, context, budget / 2);

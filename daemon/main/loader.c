@@ -51,6 +51,7 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .max_streams = c->max_requests,
         .prefill_tokens = c->prefill_tokens,
         .keep_free_bytes = c->keep_free_bytes,
+        .others_bytes = emit_text_bytes(d->emit, d->tok),
     };
 
     return engine_open(&opt, ret, err);

@@ -401,6 +401,14 @@ START_TEST(test_too_large) {
     engine_get_info(e, &info);
     ck_assert_uint_eq(info.context_tokens, o.context_tokens);
     engine_close(e);
+    /* what others will take is kept back as well */
+    o.others_bytes = 250u << 20;
+    e = NULL;
+    ck_assert_int_eq(engine_open(&o, &e, &err), -ENOMEM);
+    ck_assert_msg(strstr(err.msg, "(250 MiB of them for the text of requests)") != NULL, "%s", err.msg);
+    o.others_bytes = UINT64_MAX;
+    ck_assert_int_eq(engine_open(&o, &e, &err), -ENOMEM);
+    ck_assert_ptr_null(e);
 }
 END_TEST
 
