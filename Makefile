@@ -11,6 +11,7 @@
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
 .DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
 SHELL := /bin/bash
 
 VERSION := 0.1.0

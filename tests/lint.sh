@@ -29,6 +29,14 @@ if grep -nE "$words" "${sources[@]}" /dev/null; then
     say "unfinished work is not committed"
 fi
 
+[ "$(MAKEFLAGS='' make -pn help 2>/dev/null | sed -n 's/^.DEFAULT_GOAL := //p')" = all ] ||
+    say "a plain make does not build everything"
+# what a user without root is told to ask for is what the scripts install
+for set in build test_; do
+    grep -qF "$(sed -n "s/^$set=\"\(.*\)\"\$/\1/p" tests/deps.sh)" README.md ||
+        say "README.md does not list the packages of deps.sh ($set)"
+done
+
 [ "$(wc -l <README.md)" -lt 200 ] || say "README.md must stay under 200 lines"
 size=$(files '*' | tr '\n' '\0' | xargs -0 stat -c %s 2>/dev/null | awk '{ s += $1 } END { print s }')
 [ "$size" -lt $((48 << 20)) ] || say "tracked files are $size bytes, 48 MiB at most"
