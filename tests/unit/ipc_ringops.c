@@ -265,9 +265,10 @@ static int give_half(struct cell *x) {
 }
 
 /* Runs until the two threads have met (both orders in one round) so often that a missing barrier would have
- * shown: one to ten times are enough. That takes milliseconds on an idle machine; on a busy one it takes what
- * it takes until both threads run at the same time. */
-#define MEETINGS 20
+ * shown: one to ten times are enough as a rule, in one of some ten runs it took more than twenty. That takes
+ * milliseconds on an idle machine; on a busy one it takes what it takes until both threads run at the same
+ * time. */
+#define MEETINGS 150
 static uint32_t duel(bool (*first)(struct cell *), int (*second)(struct cell *), bool full) {
     struct duel *d = aligned_alloc(128, sizeof(*d));
     struct ipc_rng r = {.s = 77};
