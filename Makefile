@@ -177,9 +177,10 @@ $(O)/libglmd.a: $(call obj,$(call room_src,client))
 $(O)/glmctl: $(call obj,$(call room_src,client/tool)) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $^
+pc_sed = sed -e 's|@prefix@|$(prefix)|;s|@libdir@|$(libdir)|;s|@version@|$(VERSION)|'
 $(O)/glmd.pc: client/glmd.pc.in Makefile
 	@mkdir -p $(@D)
-	$(Q)sed -e 's|@prefix@|$(prefix)|;s|@libdir@|$(libdir)|;s|@version@|$(VERSION)|' $< > $@
+	$(Q)$(pc_sed) $< > $@
 
 # ---------------------------------------------------------------------------------------------------
 # Tests. tests/unit/NAME.c -> one Check program each; tests/bench/NAME.c -> one program each.

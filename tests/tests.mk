@@ -85,7 +85,7 @@ sbindir  := $(prefix)/sbin
 mandir   := $(prefix)/share/man
 unitdir  ?= $(prefix)/lib/systemd/system
 install: all
-	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(prefix)/include $(unitdir) \
+	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(prefix)/include/glmd $(unitdir) \
 	    $(prefix)/lib/udev/rules.d $(prefix)/lib/sysusers.d $(prefix)/lib/tmpfiles.d $(prefix)/lib/glmd \
 	    $(foreach s,1 3 5 8,$(mandir)/man$(s)))
 	install -m 755 $(O)/glmctl $(addprefix $(O)/,$(TOOLS)) $(DESTDIR)$(bindir)
@@ -94,10 +94,13 @@ install: all
 	ln -sf libglmd.so.$(VERSION) $(DESTDIR)$(libdir)/libglmd.so.1
 	ln -sf libglmd.so.1 $(DESTDIR)$(libdir)/libglmd.so
 	install -m 644 $(O)/libglmd.a $(DESTDIR)$(libdir)
-	install -m 644 $(O)/glmd.pc $(DESTDIR)$(libdir)/pkgconfig
-	install -m 644 client/glmd.h ipc/wire.h $(DESTDIR)$(prefix)/include
+	$(pc_sed) client/glmd.pc.in > $(DESTDIR)$(libdir)/pkgconfig/glmd.pc
+	install -m 644 client/glmd.h $(DESTDIR)$(prefix)/include
+	install -m 644 ipc/wire.h ipc/wire_tlv.h $(DESTDIR)$(prefix)/include/glmd
 	for s in 1 3 5 8; do for f in daemon/man/*.$$s client/man/*.$$s; do \
 	    if [ -e $$f ]; then install -m 644 $$f $(DESTDIR)$(mandir)/man$$s; fi; done; done
+	for f in client/man/*.3; do b=$${f##*/}; for n in $$(sed -n '/^.Sh NAME/,/^.Nd/s/^.Nm \([a-z0-9_]*\).*/\1/p' $$f); do \
+	    [ $$n.3 = $$b ] || ln -sf $$b $(DESTDIR)$(mandir)/man3/$$n.3; done; done
 	for f in units/*.service units/*.socket; do if [ -e $$f ]; then \
 	    sed 's|@sbindir@|$(sbindir)|g' $$f > $(DESTDIR)$(unitdir)/$${f##*/}; fi; done
 	for f in units/*.sysusers; do if [ -e $$f ]; then b=$${f##*/}; \

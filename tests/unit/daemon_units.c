@@ -81,7 +81,7 @@ START_TEST(service) {
                                         "UMask=0077",
                                         "OOMPolicy=stop",
                                         "Requires=glmd.socket",
-                                        "ExecStart=/usr/bin/glmd",
+                                        "ExecStart=@sbindir@/glmd",
                                         NULL};
 
     slurp("units/glmd.service");
