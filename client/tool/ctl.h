@@ -29,6 +29,8 @@ enum ctl_reasoning { CTL_REASONING_AUTO, CTL_REASONING_SHOW, CTL_REASONING_HIDE 
 /* A value for glmd_req_set_*, kept until a request exists. */
 struct ctl_set {
     int key;
+    const char *option; /* its name on the command line */
+    const char *text;   /* its value there, NULL for a flag */
     uint64_t u64;
     double f64;
     const char *str;

@@ -147,7 +147,7 @@ static int verdict(glmd_conn *c, struct answer *a) {
         return CTL_EXIT_CANCELLED;
     if (a->status < 0) {
         if (a->error_text.len)
-            ctl_err("%.*s (%s)", (int)a->error_text.len, a->error_text.p, glmd_strerror(a->status));
+            ctl_err("%.*s", (int)a->error_text.len, a->error_text.p);
         else
             ctl_err("the request failed: %s", glmd_strerror(a->status));
         return CTL_EXIT_REQUEST;

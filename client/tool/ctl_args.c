@@ -97,7 +97,7 @@ static int bad_value(const struct opt *o, const char *v, const char *want) {
 }
 
 static int add_set(struct ctl_args *a, const struct opt *o, const char *v) {
-    struct ctl_set s = {.key = o->key};
+    struct ctl_set s = {.key = o->key, .option = o->name, .text = v};
     char *end;
     if (a->n_set == CTL_MAX_SET) {
         ctl_err("--%s: more than %d options", o->name, CTL_MAX_SET);

@@ -82,6 +82,13 @@ static int get_prompt(const struct ctl_args *a, struct prompt *p) {
         if (r)
             return r;
         p->text = p->owned;
+        /* the end of the last line is the shell's, not the question's: "echo Hi | glmctl run -" asks Hi */
+        if (!a->tokens && p->len && p->text[p->len - 1] == '\n')
+            p->len -= p->len > 1 && p->text[p->len - 2] == '\r' ? 2 : 1;
+    }
+    if (!p->len && !a->tokens) {
+        ctl_err("the prompt is empty");
+        return CTL_EXIT_USAGE;
     }
     return a->tokens ? parse_ids(p->text, p->len, &p->ids, &p->n_ids) : 0;
 }

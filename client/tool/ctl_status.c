@@ -111,6 +111,8 @@ int ctl_status(const struct ctl_args *a) {
         as_text(&b, &i);
     r = !b.failed && fwrite(b.p, 1, b.len, stdout) == b.len && fflush(stdout) == 0 ? CTL_EXIT_OK
                                                                                    : CTL_EXIT_OUTPUT;
+    if (r)
+        ctl_err("standard output could not be written, or memory ran out");
     ctl_buf_done(&b);
     return r;
 }

@@ -76,7 +76,8 @@ int ctl_request(glmd_conn *c, const struct ctl_args *a, glmd_req **ret) {
         else
             r = glmd_req_set_u64(q, s->key, s->u64);
         if (r < 0) {
-            ctl_err("option number %u cannot be sent: %s", i + 1, glmd_strerror(r));
+            ctl_err("--%s%s%s cannot be sent: %s", s->option, s->text ? " " : "", s->text ? s->text : "",
+                    glmd_strerror(r));
             glmd_req_free(q);
             return CTL_EXIT_REQUEST;
         }

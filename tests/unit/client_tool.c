@@ -207,10 +207,12 @@ START_TEST(exit_statuses) {
     ck_assert_str_eq(p.out_text, "Hello \n");
     said("the daemon closed the connection");
     ck_assert_int_eq(RUN(&s, NULL, "run", "--max-tokens", "0", "hi"), 1);
-    said("option number 1 cannot be sent");
+    said("--max-tokens 0 cannot be sent: ");
     static const char *const full[] = {"sh", "-c", "exec \"$0\" status > /dev/full", TOOL, NULL};
-    if (!getenv("GLMD_TEST_RUN"))
+    if (!getenv("GLMD_TEST_RUN")) {
         ck_assert_int_eq(run_tool(&s, NULL, full, true), 5);
+        said("standard output could not be written");
+    }
     fakeserver_stop(&s);
     ck_assert_int_eq(RUN(NULL, NULL, "run", "hi"), 3);
     said("no daemon at /nonexistent/glmd.sock");
@@ -225,6 +227,7 @@ START_TEST(wrong_usage) {
         const char *word;
     } cases[] = {
         {{"run", NULL}, "no prompt"},
+        {{"run", "", NULL}, "the prompt is empty"},
         {{"run", "a", "b", NULL}, "quotes"},
         {{"run", "a", "b", "c", NULL}, "quotes"},
         {{"run", "--nope", "a", NULL}, "unknown option --nope"},
@@ -332,6 +335,15 @@ START_TEST(prompts_from_elsewhere) {
     fakeserver_start(&s, &echo, NULL);
     ck_assert_int_eq(RUN(&s, "from standard\ninput", "run", "--quiet", "-"), 0);
     ck_assert_str_eq(p.out_text, "from standard\ninput\n");
+    /* echo and printf ask the same; only the last end of line is the shell's */
+    ck_assert_int_eq(RUN(&s, "two\n\n", "run", "--quiet", "-"), 0);
+    got(&s, &q);
+    is(q.parts[0].text, "two\n");
+    ck_assert_int_eq(RUN(&s, "crlf\r\n", "run", "--quiet", "-"), 0);
+    got(&s, &q);
+    is(q.parts[0].text, "crlf");
+    ck_assert_int_eq(RUN(&s, "\n", "run", "--quiet", "-"), 2);
+    said("the prompt is empty");
     ck_assert_int_eq(RUN(&s, NULL, "run", "--quiet", "--tokens", "[1, 22,\n154820]"), 0);
     ck_assert_int_eq(RUN(&s, "7 8 9", "run", "--quiet", "--tokens", "-"), 0);
     ck_assert_int_eq(RUN(&s, NULL, "run", "--quiet", "--tokens", "1,22,154820"), 0);
@@ -339,7 +351,7 @@ START_TEST(prompts_from_elsewhere) {
     got(&s, &q);
     ck_assert_uint_eq(q.n_tokens, 3);
     ck_assert_uint_eq(q.tokens[2], 154820);
-    ck_assert_uint_eq(s.n_submits, 4);
+    ck_assert_uint_eq(s.n_submits, 6);
 }
 END_TEST
 
@@ -477,7 +489,7 @@ START_TEST(chat_when_the_daemon_refuses_or_dies) {
     static const struct fake_script die = {.tokens = words, .n_tokens = 4, .die_after = 1};
     fakeserver_start(&s, &refuse, NULL);
     ck_assert_int_eq(RUN(&s, "one\ntwo\n", "chat"), 1);
-    said("longer than the context");
+    said("glmctl: no\n");
     fakeserver_stop(&s);
     ck_assert_uint_eq(s.n_submits, 1);
     fakeserver_start(&s, &die, NULL);
