@@ -276,7 +276,7 @@ int conf_read_file(struct conf *c, const char *path, struct xerr *err) {
     }
     n = fread(text, 1, CONF_FILE_MAX + 1, f);
     if (ferror(f))
-        r = xerr_set(err, -EIO, "%s: cannot be read", path);
+        r = xerr_set(err, -EIO, "%s: cannot be read: %s", path, strerror(errno));
     else if (n > CONF_FILE_MAX)
         r = xerr_set(err, -EFBIG, "%s: larger than 1 MiB, which no configuration is", path);
     else if (memchr(text, 0, n))

@@ -24,6 +24,7 @@
 static struct {
     int fd;
     int journal_fd; /* -1: plain lines */
+    bool is_tty;    /* a person reads along: words in place of priorities */
     _Atomic int level;
     _Atomic uint32_t lost; /* lines for which there was no room */
 } out = {.fd = 2, .journal_fd = -1, .level = LOG_LEVEL_INFO};
@@ -68,6 +69,7 @@ void log_init(int fd, const char *journal_path) {
         close(out.journal_fd);
     out.journal_fd = -1;
     out.fd = fd;
+    out.is_tty = isatty(fd);
     if (!is_journal_stream(fd) || strlen(path) >= sizeof sa.sun_path)
         return;
     memcpy(sa.sun_path, path, strlen(path) + 1);
@@ -143,7 +145,8 @@ static void write_line(enum log_level level, const struct line *l) {
     lost = atomic_exchange_explicit(&out.lost, 0, memory_order_relaxed);
     if (lost) {
         char msg[80];
-        int n = snprintf(msg, sizeof msg, "<4>%u log lines were lost: nobody read them\n", lost);
+        int n = snprintf(msg, sizeof msg, "%s%u log lines were lost: nobody read them\n",
+                         out.is_tty ? "glmd: warning: " : "<4>", lost);
 
         do
             r = write(out.fd, msg, (size_t)n);
@@ -176,7 +179,11 @@ static void emit_line(enum log_level level, const char *file, int line, const st
             return;
         l.n = 0;
     }
-    put(&l, "<%d>%s", (int)level, msg);
+    if (out.is_tty)
+        put(&l, "glmd: %s%s", level <= LOG_LEVEL_ERROR ? "error: " : level == LOG_LEVEL_WARNING ? "warning: " : "",
+            msg);
+    else
+        put(&l, "<%d>%s", (int)level, msg);
     if (f && f->conn)
         put(&l, " conn=%u", f->conn);
     if (f && f->uid != LOG_NO_UID)

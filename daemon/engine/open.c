@@ -33,7 +33,7 @@ static int read_script(const char *path, char **ret, struct xerr *err) {
     }
     n = fread(text, 1, KERN_SCRIPT_MAX_BYTES + 1, f);
     if (ferror(f))
-        r = xerr_set(err, -EIO, "script %s: cannot read", path);
+        r = xerr_set(err, -EIO, "script %s: cannot read: %s", path, strerror(errno));
     else if (n > KERN_SCRIPT_MAX_BYTES)
         r = xerr_set(err, -E2BIG, "script %s: found more than %d bytes, expected at most that", path,
                      KERN_SCRIPT_MAX_BYTES);

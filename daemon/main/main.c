@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -132,21 +133,46 @@ static int make_rooms(struct daemon *d, struct xerr *err) {
 
 static int listen_somewhere(struct daemon *d, struct xerr *err) {
     int n = sd_listen_fds(1);
+    bool has_fd = n == 1;
 
     if (n < 0)
         return xerr_set(err, n, "the sockets of the service manager cannot be taken: %s", strerror(-n));
     if (n > 1)
         return xerr_set(err, -EINVAL, "the service manager passed %d sockets, expected one", n);
     if (n == 1)
-        return server_listen_fd(d->server, SD_LISTEN_FDS_START, err);
-    return server_listen_path(d->server, d->conf.socket_path, d->conf.socket_group, err);
+        n = server_listen_fd(d->server, SD_LISTEN_FDS_START, err);
+    else
+        n = server_listen_path(d->server, d->conf.socket_path, d->conf.socket_group, err);
+    /* a large model loads for minutes; who waits wants to know for what and where */
+    if (n >= 0)
+        log_notice("listening on %s, loading %s", has_fd ? "the service manager's socket" : d->conf.socket_path,
+                   d->conf.model_path);
+    return n;
+}
+
+/* What a typing error costs is one clear line, before anything is listened on or read. */
+static int look_for_model(const char *path, struct xerr *err) {
+    struct stat st;
+
+    if (strncmp(path, "script:", 7) == 0)
+        return 0;
+    if (stat(path, &st) < 0)
+        return xerr_set(err, -errno, "the checkpoint directory %s: %s; see --model and [Model] Path", path,
+                        strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return xerr_set(err, -ENOTDIR,
+                        "the checkpoint %s is no directory; --model and [Model] Path name the directory that "
+                        "holds config.json, tokenizer.json and the weights",
+                        path);
+    return 0;
 }
 
 static int start(struct daemon *d, struct xerr *err) {
     int r;
 
-    if (!d->conf.model_path[0])
-        return xerr_set(err, -EINVAL, "no model is named; set [Model] Path or give --model");
+    r = look_for_model(d->conf.model_path, err);
+    if (r < 0)
+        return r;
     /* a client may close its pipe at any time, and a file size limit must be an error, not a death */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
@@ -204,6 +230,11 @@ int main(int argc, char **argv) {
         return 2;
     }
     log_set_level((enum log_level)d.conf.log_level);
+    if (!d.conf.model_path[0]) {
+        log_error("no model is named; give --model DIR, or set [Model] Path in the configuration");
+        conf_done(&d.conf);
+        return 2;
+    }
     r = start(&d, &err);
     if (r < 0) {
         log_error("%s", err.msg);

@@ -82,7 +82,7 @@ static int add_path(struct daemon *d, const char *section, const char *key, cons
                     const char *prefix, const char *path) {
     char cwd[CONF_PATH_MAX], value[2 * CONF_PATH_MAX + 16];
 
-    if (path[0] == '/')
+    if (path[0] == '/' || !path[0]) /* an empty one is refused as such, not taken for the current directory */
         snprintf(value, sizeof value, "%s%s", prefix, path);
     else if (!getcwd(cwd, sizeof cwd))
         return -errno;

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pty.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "busguard.h"
@@ -57,6 +59,27 @@ START_TEST(prefix_lines) {
     errno = 42;
     log_error("errno is kept");
     ck_assert_int_eq(errno, 42);
+}
+END_TEST
+
+/* A person at a terminal gets words. */
+START_TEST(terminal_lines) {
+    int master, tty;
+    struct termios t;
+
+    ck_assert_int_eq(openpty(&master, &tty, NULL, NULL, NULL), 0);
+    ck_assert_int_eq(tcgetattr(tty, &t), 0);
+    t.c_oflag &= ~(tcflag_t)OPOST;
+    ck_assert_int_eq(tcsetattr(tty, TCSANOW, &t), 0);
+    log_init(tty, NULL);
+    log_error("e");
+    ck_assert_str_eq(got(master), "glmd: error: e\n");
+    log_warning("w");
+    ck_assert_str_eq(got(master), "glmd: warning: w\n");
+    log_notice("n %d", 1);
+    ck_assert_str_eq(got(master), "glmd: n 1\n");
+    close(master);
+    close(tty);
 }
 END_TEST
 
@@ -285,6 +308,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, prefix_lines);
+    tcase_add_test(tc, terminal_lines);
     tcase_add_test(tc, levels);
     tcase_add_test(tc, long_lines_end_in_a_newline);
     tcase_add_test(tc, one_source_cannot_fill_the_log);

@@ -421,7 +421,18 @@ START_TEST(model_errors_are_named) {
     snprintf(f.model, sizeof f.model, "%s/no-such-model", f.dir);
     daemonfix_spawn(&f, NULL);
     ck_assert_int_eq(daemonfix_wait(&f, 20000), 1);
-    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "no-such-model"));
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "/no-such-model: No such file or directory; see --model"));
+    ck_assert_int_lt(access(f.socket, F_OK), 0);
+    unlink(f.log);
+    snprintf(f.model, sizeof f.model, "%s/nano/tokenizer.json", daemonfix_models());
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "is no directory; --model and [Model] Path name"));
+    unlink(f.log);
+    f.model[0] = 0;
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 2); /* a restart would not help */
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "no model is named; give --model DIR"));
     unlink(f.log);
     daemonfix_script(&f, "vocab 100\nnonsense\n");
     daemonfix_spawn(&f, NULL);
