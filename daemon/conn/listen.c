@@ -31,7 +31,7 @@ static int make_parent(const char *path, struct xerr *err) {
     if (mkdir(dir, 0755) == 0 || errno == EEXIST)
         return 0;
     return xerr_set(err, -errno,
-                    "socket directory %s cannot be made: %s; create it or choose another [IPC] Socket", dir,
+                    "socket directory %s cannot be made: %s; create it, or choose another with --socket", dir,
                     strerror(errno));
 }
 
@@ -45,7 +45,8 @@ static int take_lock(struct server *s, struct xerr *err) {
     fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return xerr_set(err, -errno, "lock file %s cannot be opened: %s%s", s->lock_path, strerror(errno),
-                        errno == EACCES ? "; the daemon's user may not write in this directory" : "");
+                        errno == EACCES ? "; this user may not write there: choose another place with --socket"
+                                        : "");
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         r = -errno;
         n = pread(fd, pid, sizeof pid - 1, 0);
