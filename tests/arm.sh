@@ -38,7 +38,6 @@ make --no-print-directory CROSS=aarch64-linux-gnu- CFLAGS="-O2 -g -isystem $root
 
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || { echo "arm.sh: qemu-aarch64 is missing" >&2; exit 1; }
 export QEMU_LD_PREFIX=$root GLMD_TEST_RUN="$qemu -L $root"
-export QEMU_SET_ENV="LD_LIBRARY_PATH=$root/usr/lib/aarch64-linux-gnu:$root/lib/aarch64-linux-gnu"
 export CK_FORK=yes CK_TIMEOUT_MULTIPLIER=10 GLMD_EMULATED=1 GLMD_BUILD=$O
 fail=0 n=0
 mkdir -p $O/log

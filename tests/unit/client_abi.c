@@ -113,8 +113,8 @@ static unsigned elf_names(const char *elf, size_t len, const char **ret, unsigne
         const Elf64_Sym *y = (const void *)(elf + s[i].sh_offset);
         const char *str = elf + s[s[i].sh_link].sh_offset;
         for (size_t k = 1; k < s[i].sh_size / sizeof *y; k++) {
-            if (y[k].st_shndx == SHN_UNDEF || y[k].st_shndx == SHN_ABS)
-                continue; /* SHN_ABS is the name of the version itself */
+            if (y[k].st_shndx == SHN_UNDEF || y[k].st_shndx == SHN_ABS || !y[k].st_name)
+                continue; /* SHN_ABS is the name of the version itself; sections have no name */
             ck_assert_uint_lt(n, max);
             ret[n++] = str + y[k].st_name;
         }
