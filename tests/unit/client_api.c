@@ -148,7 +148,8 @@ START_TEST(search_order) {
     close(fd);
     /* a daemon of this user that died is not replaced by another daemon in silence */
     finds(-ECONNREFUSED, path);
-    /* somebody else's socket, a plain file, a relative directory, one too long for an address: as if absent */
+    /* somebody else's socket, a plain file, a relative directory, one too long for an address: as if absent
+     */
     if (!system_daemon()) {
         if (geteuid() == 0) {
             ck_assert_int_eq(chown(path, 65534, 65534), 0);

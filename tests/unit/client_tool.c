@@ -440,7 +440,8 @@ START_TEST(chat_on_a_terminal) {
 }
 END_TEST
 
-/* However soon after the prompt it is pressed: nothing lies between a look at a flag and a read that blocks. */
+/* However soon after the prompt it is pressed: nothing lies between a look at a flag and a read that blocks.
+ */
 START_TEST(ctrl_c_at_the_prompt) {
     struct fakeserver s;
     static const char *const argv[] = {TOOL, "chat", "--quiet", NULL};
