@@ -19,7 +19,7 @@
 #include "clsay.h"
 
 #define DEFAULT_TIMEOUT_MS 5000u
-#define SUN_PATH_BYTES sizeof(((struct sockaddr_un *)NULL)->sun_path)
+#define SUN_PATH_BYTES     sizeof(((struct sockaddr_un *)NULL)->sun_path)
 
 uint64_t cl_now_ns(void) {
     struct timespec t;

@@ -180,7 +180,10 @@ static void emit_line(enum log_level level, const char *file, int line, const st
         l.n = 0;
     }
     if (out.is_tty)
-        put(&l, "glmd: %s%s", level <= LOG_LEVEL_ERROR ? "error: " : level == LOG_LEVEL_WARNING ? "warning: " : "",
+        put(&l, "glmd: %s%s",
+            level <= LOG_LEVEL_ERROR     ? "error: "
+            : level == LOG_LEVEL_WARNING ? "warning: "
+                                         : "",
             msg);
     else
         put(&l, "<%d>%s", (int)level, msg);

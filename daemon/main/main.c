@@ -145,8 +145,8 @@ static int listen_somewhere(struct daemon *d, struct xerr *err) {
         n = server_listen_path(d->server, d->conf.socket_path, d->conf.socket_group, err);
     /* a large model loads for minutes; who waits wants to know for what and where */
     if (n >= 0)
-        log_notice("listening on %s, loading %s", has_fd ? "the service manager's socket" : d->conf.socket_path,
-                   d->conf.model_path);
+        log_notice("listening on %s, loading %s",
+                   has_fd ? "the service manager's socket" : d->conf.socket_path, d->conf.model_path);
     return n;
 }
 
