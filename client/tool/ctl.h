@@ -76,6 +76,10 @@ int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *a, struct ctl_k
 /* Ctrl-C: while ctl_answer() runs the first cancels and the second ends the program; else the first does. */
 int ctl_sigint_install(void);
 
+/* Until fd can be read.  A signal's handler runs here at once in every build: the thread sanitizer holds it back
+ * in calls that it does not know to block, read() among them. */
+void ctl_await(int fd);
+
 /* Everything on a descriptor; *ret_text is malloced.  Negative errno. */
 int ctl_read_all(int fd, size_t max_bytes, char **ret_text, size_t *ret_len);
 

@@ -54,6 +54,7 @@ static int read_turn(const struct chat *h, char **ret, size_t *ret_len) {
         if (h->interactive) {
             fputs(b.len ? ". " : "> ", stdout);
             fflush(stdout);
+            ctl_await(STDIN_FILENO); /* a terminal gives one line a read: nothing waits in stdin's buffer */
         }
         errno = 0;
         ssize_t n = getline(&line, &cap, stdin);

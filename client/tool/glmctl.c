@@ -2,6 +2,7 @@
 /* glmctl: ask the daemon from a terminal or a script.  Chooses the command; each lives in a file of its own.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,11 +91,18 @@ int ctl_request(glmd_conn *c, const struct ctl_args *a, glmd_req **ret) {
     return 0;
 }
 
+void ctl_await(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (poll(&p, 1, -1) < 0 && errno == EINTR) {
+    }
+}
+
 int ctl_read_all(int fd, size_t max_bytes, char **ret_text, size_t *ret_len) {
     struct ctl_buf b = {0};
     char piece[16384];
     int r = 0;
     for (;;) {
+        ctl_await(fd);
         ssize_t n = read(fd, piece, sizeof piece);
         if (n < 0 && errno == EINTR)
             continue;
