@@ -10,6 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { WAIT_S = 60 };
+#else
+enum { WAIT_S = 20 };
+#endif
+
 uint64_t engrun_now_ns(void) {
     struct timespec ts;
 
@@ -156,7 +162,7 @@ static void wait_for(struct engrun *r, bool (*done)(const struct engrun_stream *
     int rc = 0;
 
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
+    until.tv_sec += WAIT_S;
     pthread_mutex_lock(&r->lock);
     while (!done(&r->s[stream], n) && rc == 0)
         rc = pthread_cond_timedwait(&r->changed, &r->lock, &until);

@@ -53,7 +53,7 @@ int engrun_close(struct engrun *r);
 /* A request with neutral sampling: greedy, quiet. */
 struct sched_req engrun_req(uint32_t stream, const uint32_t *ids, uint32_t n_ids, uint32_t max_tokens);
 void engrun_submit(struct engrun *r, struct sched_req *req); /* must be taken */
-/* Until the stream's END; fails after ten seconds. */
+/* Until the stream's END; fails after twenty seconds, or sixty under a sanitizer. */
 const struct engrun_stream *engrun_wait_end(struct engrun *r, uint32_t stream);
 /* The same of a stream's later generation. */
 const struct engrun_stream *engrun_wait_gen(struct engrun *r, uint32_t stream, uint32_t gen);

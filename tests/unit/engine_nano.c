@@ -331,11 +331,11 @@ END_TEST
  * longest depends on the machine; that none is a large part of the prompt's time does not. */
 START_TEST(test_gaps_beside_prompt) {
 #if defined(__SANITIZE_THREAD__)
-    enum { N = 512 };
+    enum { N = 192, CHUNK = 64 };
 #elif defined(__SANITIZE_ADDRESS__)
-    enum { N = 2048 };
+    enum { N = 1024, CHUNK = 0 };
 #else
-    enum { N = 8000 };
+    enum { N = 8000, CHUNK = 0 };
 #endif
     static uint32_t ids[N];
     uint32_t before, after;
@@ -345,7 +345,7 @@ START_TEST(test_gaps_beside_prompt) {
 
     for (uint32_t i = 0; i < N; i++)
         ids[i] = (i * 2654435761u >> 7) % 4000;
-    run_nano(&r, (struct engine_options){ .max_seqs = 2, .context_tokens = 16384 });
+    run_nano(&r, (struct engine_options){ .max_seqs = 2, .context_tokens = 16384, .prefill_tokens = CHUNK });
     a = engrun_req(0, ids, 3, 0);
     a.ignore_eos = true;
     b = engrun_req(1, ids, N, 1);
