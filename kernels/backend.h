@@ -36,6 +36,7 @@ struct kern_prog {
 
 struct kern_backend {
     const char *name;
+    bool caller_computes; /* kern_caller_computes() */
     bool weightless; /* "script": no tensor is packed, any shape is fine */
     int (*query)(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len);
     /* k->ctl … are set; the backend fills k->impl */

@@ -392,6 +392,9 @@ int kern_head(struct kern *k, enum kern_source source); /* logits and sampling f
 int kern_plan_load(struct kern *k, const struct kern_plan *plan, uint64_t bytes);
 /* Enqueues a program over its lane's loaded plan; returns at once, order within the device is launch order. */
 int kern_launch(struct kern *k, const struct kern_prog *prog);
+/* True when the caller is one of the threads that compute, at work inside kern_wait only: then nothing is gained
+ * by launching before other business is done. */
+bool kern_caller_computes(const struct kern *k);
 /* Waits for everything launched on the lane. Host backends do the caller's share of the work here. */
 int kern_wait(struct kern *k, uint32_t lane);
 

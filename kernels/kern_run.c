@@ -181,6 +181,10 @@ int kern_launch(struct kern *k, const struct kern_prog *prog) {
     return r;
 }
 
+bool kern_caller_computes(const struct kern *k) {
+    return k->backend->caller_computes;
+}
+
 int kern_wait(struct kern *k, uint32_t lane) {
     if (lane >= KERN_LANES)
         return -EINVAL;

@@ -130,8 +130,8 @@ int step_finish(struct engine *e) {
         step_token(e, e->batch[i], &res[i], e->now_ns);
     }
     /* Handing over costs one wake however many clients there are, and the other thread's way to its core then
-     * passes while the next step is planned. */
-    if (e->sink.hands_over && e->sink.hands_over(e->sink.ctx))
+     * passes while the next step is planned. And where this thread computes itself, no device would idle. */
+    if (kern_caller_computes(e->k) || (e->sink.hands_over && e->sink.hands_over(e->sink.ctx)))
         events_publish(e);
     return 0;
 }

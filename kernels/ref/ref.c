@@ -177,6 +177,7 @@ static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t
 
 const struct kern_backend kern_ref_backend = {
     .name = "ref",
+    .caller_computes = true,
     .query = ref_query,
     .open = ref_open,
     .close = ref_close,
