@@ -284,7 +284,7 @@ END_TEST
 int main(void) {
     Suite *s = suite_create("kern_golden");
     TCase *t = tcase_create("ref");
-    tcase_set_timeout(t, 120);
+    tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, prefill_matches, 0, N_CASES);
     tcase_add_loop_test(t, decode_matches, 0, N_DECODE);
     suite_add_tcase(s, t);
