@@ -129,10 +129,10 @@ static void close_fd(int *fd) {
 /* In a child the maps do not exist, and what lies at their addresses now belongs to somebody else. */
 static void destroy(glmd_conn *c, bool is_child) {
     if (!is_child) {
-        if (c->u_map)
-            munmap(c->u_map, c->u_bytes);
-        if (c->d_map)
-            munmap(c->d_map, c->d_bytes);
+        if (c->u)
+            munmap(c->u, c->u_bytes);
+        if (c->d)
+            munmap(glmw_address(c->d), c->d_bytes);
     }
     if (c->fork_guard)
         munmap(c->fork_guard, (size_t)sysconf(_SC_PAGESIZE));

@@ -46,14 +46,12 @@ struct glmd_conn {
     int fd_wake;  /* private eventfd behind glmd_wakeup() */
     int fd_epoll; /* over sock, pipe, timer and wake: what glmd_get_fd() gives */
 
-    void *u_map;
-    void *d_map;
+    struct glmw_u *u; /* the maps; NULL until made */
+    const struct glmw_d GLMW_FOREIGN *d;
     size_t u_bytes;
     size_t d_bytes;
-    struct glmw_u *u;
-    const struct glmw_d *d;
     uint8_t *pay;
-    const char *txt;
+    const char GLMW_FOREIGN *txt;
     uint32_t txt_bytes;
     struct glmw_producer sq;
     struct glmw_consumer tq;

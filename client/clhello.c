@@ -189,9 +189,9 @@ static int map_region(int fd, uint64_t bytes, int prot, void **ret) {
     return 0;
 }
 
-static bool header_matches(const struct glmw_d *d, const struct glmw_welcome *w) {
+static bool header_matches(const struct glmw_d GLMW_FOREIGN *d, const struct glmw_welcome *w) {
     struct glmw_d h;
-    memcpy(&h, d, offsetof(struct glmw_d, pad0));
+    glmw_copy_words(&h, d, offsetof(struct glmw_d, pad0) / 4);
     return h.magic == GLMW_MAGIC_D && h.wire == w->wire && h.features == w->features &&
            h.generation == w->generation && h.conn_id == w->conn_id && h.u_bytes == w->u_bytes &&
            h.d_bytes == w->d_bytes && h.sq_off == w->sq_off && h.pay_off == w->pay_off &&
@@ -211,17 +211,18 @@ static int map_regions(glmd_conn *c, const struct cl_fds *fds, struct cl_say *sa
     if (fstat(fds->fd[GLMW_FD_PIPE], &st) < 0 || !S_ISFIFO(st.st_mode))
         return cl_say(say, -EPROTO, "%s: the daemon sent something else than a pipe for wake-ups",
                       say->where);
-    int r = map_region(fds->fd[GLMW_FD_U], w->u_bytes, PROT_READ | PROT_WRITE, &c->u_map);
+    void *map = NULL;
+    int r = map_region(fds->fd[GLMW_FD_U], w->u_bytes, PROT_READ | PROT_WRITE, &map);
     if (r == 0) {
+        c->u = map;
         c->u_bytes = (size_t)w->u_bytes;
-        r = map_region(fds->fd[GLMW_FD_D], w->d_bytes, PROT_READ, &c->d_map);
+        r = map_region(fds->fd[GLMW_FD_D], w->d_bytes, PROT_READ, &map);
     }
     if (r < 0)
         return cl_say(say, r, "%s: %llu bytes of shared memory could not be mapped: %s", say->where,
                       (unsigned long long)(w->u_bytes + w->d_bytes), glmd_strerror(r));
+    c->d = glmw_foreign(map);
     c->d_bytes = (size_t)w->d_bytes;
-    c->u = c->u_map;
-    c->d = c->d_map;
     if (!header_matches(c->d, w))
         return cl_say(say, -EPROTO, "%s: the shared memory and the daemon's welcome contradict each other",
                       say->where);
@@ -248,10 +249,10 @@ int cl_hello(glmd_conn *c, const struct glmd_options *opt, uint64_t deadline_ns,
     if (flags < 0 || fcntl(c->fd_pipe, F_SETFL, flags | O_NONBLOCK) < 0)
         return cl_say(say, -errno, "%s: the wake-up pipe cannot be made non-blocking", say->where);
     const struct glmw_welcome *w = &c->hello;
-    uint8_t *u = c->u_map;
-    const uint8_t *d = c->d_map;
+    uint8_t *u = (uint8_t *)c->u;
+    const uint8_t GLMW_FOREIGN *d = (const uint8_t GLMW_FOREIGN *)c->d;
     c->pay = u + w->pay_off;
-    c->txt = (const char *)(d + w->txt_off);
+    c->txt = (const char GLMW_FOREIGN *)d + w->txt_off;
     c->txt_bytes = 1u << w->txt_log2;
     glmw_producer_init(&c->sq, u + w->sq_off, w->sq_log2, &c->u->sq_tail, &c->d->sq_head, &c->d->sq_event, 0);
     glmw_consumer_init(&c->tq, d + w->tq_off, w->tq_log2, &c->d->tq_tail, &c->u->tq_head, &c->u->tq_event, 0);

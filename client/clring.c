@@ -69,7 +69,7 @@ static enum taken broken(glmd_conn *c, const struct glmw_rec *r, const char *wha
     return TAKEN_BROKEN;
 }
 
-static const void *slot_at(const glmd_conn *c, uint32_t index) {
+static const uint8_t GLMW_FOREIGN *slot_at(const glmd_conn *c, uint32_t index) {
     return c->tq.slots + (size_t)(index & (c->tq.size - 1)) * GLMW_SLOT_BYTES;
 }
 
@@ -80,11 +80,11 @@ static int take_text(const glmd_conn *c, const struct glmw_rec *r, uint32_t at, 
     if (r->flags & GLMW_RF_INLINE) {
         if (r->text_len > GLMW_INLINE_BYTES)
             return -EPROTO;
-        e->text = (const char *)slot_at(c, at) + offsetof(struct glmw_rec, u);
+        e->text = glmw_lend(slot_at(c, at) + offsetof(struct glmw_rec, u));
     } else {
         if (r->text_len > GLMW_SPAN_MAX || r->text_off > c->txt_bytes - r->text_len)
             return -EPROTO;
-        e->text = c->txt + r->text_off;
+        e->text = glmw_lend(c->txt + r->text_off);
     }
     e->text_len = r->text_len;
     return 0;
@@ -225,7 +225,7 @@ static enum taken take_ids(glmd_conn *c, const struct glmw_rec *r, uint32_t at, 
     if (n.count < 1 || n.count > GLMW_IDS_PER_REC)
         return broken(c, r, "count");
     e->type = GLMD_EV_IDS;
-    e->ids = (const uint32_t *)(const void *)((const char *)slot_at(c, at) + offsetof(struct glmw_ids, id));
+    e->ids = glmw_lend(slot_at(c, at) + offsetof(struct glmw_ids, id));
     e->n_ids = n.count;
     return TAKEN_EVENT;
 }

@@ -30,10 +30,11 @@
 #define FAULT(name) 0
 #endif
 
-/* Memory the peer writes. Under the checker (clang -DGLMW_CHECKER -fsyntax-only) it may not be dereferenced:
- * every read goes through a glmw_fetch function. */
+/* Memory the peer writes. Under `make checker` (clang, GLMW_CHECKER) it is an address space of its own that
+ * may not be dereferenced and does not convert to an ordinary pointer: every read goes through a glmw_fetch
+ * or glmw_copy function below, and the casts below are the only ones. */
 #if defined(GLMW_CHECKER) && defined(__clang__)
-#define GLMW_FOREIGN __attribute__((noderef))
+#define GLMW_FOREIGN __attribute__((noderef, address_space(1)))
 #else
 #define GLMW_FOREIGN
 #endif
@@ -61,6 +62,22 @@
 #define GLMW_AFTER(order) (order)
 #endif
 
+/* ---- into and out of foreign memory -------------------------------------------------------------------- */
+
+/* What mmap returned is the peer's from here on. */
+static inline const void GLMW_FOREIGN *glmw_foreign(const void *map) {
+    return (const void GLMW_FOREIGN *)(uintptr_t)map;
+}
+/* For munmap and the SIGBUS guard: an address, no byte is looked at. */
+static inline void *glmw_address(const void GLMW_FOREIGN *p) {
+    return (void *)(uintptr_t)p;
+}
+/* For an event of libglmd: text is handed to the application where it lies; the library decides nothing by
+ * its bytes. */
+static inline const void *glmw_lend(const void GLMW_FOREIGN *p) {
+    return (const void *)(uintptr_t)p;
+}
+
 /* ---- single fetches of foreign words ------------------------------------------------------------------- */
 
 /* One load, never repeated and never split by the compiler. The result is unchecked: name it *_from_client
@@ -81,12 +98,21 @@ static inline uint32_t glmw_fetch32_acquire_after_fence(const uint32_t GLMW_FORE
     return __atomic_load_n((const uint32_t *)(uintptr_t)p, GLMW_AFTER(__ATOMIC_ACQUIRE));
 }
 
+/* Copies n aligned 32-bit words, every word fetched once. */
+static inline void glmw_copy_words(void *dst, const void GLMW_FOREIGN *src, size_t n) {
+    const uint32_t GLMW_FOREIGN *s = (const uint32_t GLMW_FOREIGN *)src;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t w = glmw_fetch32(s + i);
+        memcpy((uint8_t *)dst + i * sizeof(w), &w, sizeof(w));
+    }
+}
+
 /* Copies one 64-byte slot into private memory, every word fetched once. */
 static inline void glmw_copy_slot(void *dst, const void GLMW_FOREIGN *slot) {
-    const uint64_t *src = (const uint64_t *)(uintptr_t)slot;
+    const uint64_t GLMW_FOREIGN *src = (const uint64_t GLMW_FOREIGN *)slot;
     uint64_t w[GLMW_SLOT_BYTES / 8];
     for (unsigned i = 0; i < GLMW_SLOT_BYTES / 8; i++)
-        w[i] = __atomic_load_n(src + i, __ATOMIC_RELAXED);
+        w[i] = glmw_fetch64(src + i);
     memcpy(dst, w, sizeof(w));
 }
 
@@ -277,13 +303,13 @@ static inline void glmw_status_write(struct glmw_status *dst, const struct glmw_
 
 /* -EAGAIN: the writer was always in the middle (it may be dead there); *ret is untouched. */
 static inline int glmw_status_read(const struct glmw_status GLMW_FOREIGN *src, struct glmw_status *ret) {
-    const uint32_t *s = (const uint32_t *)(uintptr_t)src;
+    const uint32_t GLMW_FOREIGN *s = (const uint32_t GLMW_FOREIGN *)src;
     uint32_t w[sizeof(*ret) / 4];
     for (unsigned attempt = 0; attempt < 1000; attempt++) {
-        w[0] = __atomic_load_n(s, __ATOMIC_ACQUIRE); /* pairs with S2 */
+        w[0] = glmw_fetch32_acquire(s); /* pairs with S2 */
         for (unsigned i = 1; i < sizeof(w) / 4; i++)
-            w[i] = __atomic_load_n(s + i, __ATOMIC_ACQUIRE); /* pairs with S1 */
-        if (!(w[0] & 1) && __atomic_load_n(s, __ATOMIC_RELAXED) == w[0]) {
+            w[i] = glmw_fetch32_acquire(s + i); /* pairs with S1 */
+        if (!(w[0] & 1) && glmw_fetch32(s) == w[0]) {
             memcpy(ret, w, sizeof(w));
             return 0;
         }

@@ -98,7 +98,7 @@ static int create_u(const struct shm_geom *g, const struct shm_ident *ident, str
     void *m = mmap(NULL, (size_t)g->u_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (m == MAP_FAILED)
         return -errno;
-    p->u = (const struct glmw_u GLMW_FOREIGN *)m;
+    p->u = glmw_foreign(m);
     if (madvise(m, (size_t)g->u_bytes, MADV_DONTFORK) < 0)
         return -errno;
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
@@ -159,7 +159,7 @@ int shm_pair_create(const struct shm_geom *geom, const struct shm_ident *ident, 
 
 void shm_pair_done(struct shm_pair *p) {
     if (p->u)
-        munmap((void *)(uintptr_t)p->u, (size_t)p->geom.u_bytes);
+        munmap(glmw_address(p->u), (size_t)p->geom.u_bytes);
     if (p->d)
         munmap(p->d, (size_t)p->geom.d_bytes);
     if (p->u_fd >= 0)
@@ -221,14 +221,16 @@ int shm_view_map(const struct glmw_welcome *w, int u_fd, int d_fd, struct shm_vi
         r = -errno;
         goto fail;
     }
-    v.d = d;
+    v.d = glmw_foreign(d);
     if (madvise(u, (size_t)w->u_bytes, MADV_DONTFORK) < 0 ||
         madvise(d, (size_t)w->d_bytes, MADV_DONTFORK) < 0) {
         r = -errno;
         goto fail;
     }
-    if (v.d->magic != GLMW_MAGIC_D || v.d->wire != w->wire || v.d->generation != w->generation ||
-        v.d->conn_id != w->conn_id || v.d->features != w->features) {
+    struct glmw_d head;
+    glmw_copy_words(&head, v.d, offsetof(struct glmw_d, pad0) / 4);
+    if (head.magic != GLMW_MAGIC_D || head.wire != w->wire || head.generation != w->generation ||
+        head.conn_id != w->conn_id || head.features != w->features) {
         r = -EPROTO;
         goto fail;
     }
@@ -244,14 +246,14 @@ void shm_view_done(struct shm_view *v) {
     if (v->u)
         munmap(v->u, (size_t)v->geom.u_bytes);
     if (v->d)
-        munmap((void *)(uintptr_t)v->d, (size_t)v->geom.d_bytes);
+        munmap(glmw_address(v->d), (size_t)v->geom.d_bytes);
     *v = (struct shm_view){0};
 }
 
 void shm_view_rings(const struct shm_view *v, struct glmw_producer *ret_sq, struct glmw_consumer *ret_tq) {
     glmw_producer_init(ret_sq, (uint8_t *)v->u + v->geom.sq_off, v->geom.sq_log2, &v->u->sq_tail,
                        &v->d->sq_head, &v->d->sq_event, 0);
-    glmw_consumer_init(ret_tq, (const uint8_t *)v->d + v->geom.tq_off, v->geom.tq_log2, &v->d->tq_tail,
+    glmw_consumer_init(ret_tq, (const uint8_t GLMW_FOREIGN *)v->d + v->geom.tq_off, v->geom.tq_log2, &v->d->tq_tail,
                        &v->u->tq_head, &v->u->tq_event, 0);
 }
 

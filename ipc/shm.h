@@ -54,7 +54,7 @@ int shm_payload_read(const struct shm_pair *p, uint64_t off, uint32_t len, void 
 struct shm_view {
     struct shm_geom geom;
     struct glmw_u *u;
-    const struct glmw_d *d;
+    const struct glmw_d GLMW_FOREIGN *d;
 };
 /* Borrows the descriptors. -EPROTO: WELCOME and the memory disagree, or a region is too small. */
 int shm_view_map(const struct glmw_welcome *w, int u_fd, int d_fd, struct shm_view *ret);

@@ -5,7 +5,7 @@
 set -u
 
 build="gcc libc6-dev make pkg-config xz-utils liburing-dev libsystemd-dev libjansson-dev"
-test_="check libpcre2-dev g++ mandoc spin libutf8proc-dev procps"
+test_="check libpcre2-dev g++ mandoc spin libutf8proc-dev procps clang"
 arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 want=""

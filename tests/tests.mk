@@ -5,7 +5,7 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint mutate bench demo spin golden install
+.PHONY: help deps models check check-long check-arm layers lint checker mutate bench demo spin golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
@@ -14,6 +14,7 @@ help:
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
+	@echo 'make checker    the address-space checker: memory of the peer is read through ipc/ringops.h alone'
 	@echo 'make deps       install the packages needed (apt); without root it lists them'
 	@echo 'make models     unpack the two small checkpoints into build/models/'
 	@echo 'make golden     compare both checkpoints with the golden values, with both backends'
@@ -42,6 +43,9 @@ layers: all
 	@tests/layers.sh $(O) tests/layers.txt
 lint:
 	@tests/lint.sh
+checker:
+	@tests/deps.sh test
+	@tests/system/checker.sh
 
 golden:
 	@tests/deps.sh build

@@ -15,7 +15,7 @@ static int look(struct conn *c, struct glmw_entry *ret, unsigned max) {
     struct busguard g;
     int n, take;
 
-    if (!busguard_enter(&g, (const void *)(uintptr_t)c->shm.u, bytes))
+    if (!busguard_enter(&g, glmw_address(c->shm.u), bytes))
         return -EFAULT;
     n = glmw_peek(&c->sq);
     take = n < 0 ? 0 : n > (int)max ? (int)max : n;
@@ -30,7 +30,7 @@ static int arm(struct conn *c, uint32_t ahead) {
     struct busguard g;
     int n;
 
-    if (!busguard_enter(&g, (const void *)(uintptr_t)c->shm.u, sizeof(struct glmw_u)))
+    if (!busguard_enter(&g, glmw_address(c->shm.u), sizeof(struct glmw_u)))
         return -EFAULT;
     n = glmw_arm(&c->sq, ahead);
     busguard_leave(&g);

@@ -84,7 +84,7 @@ void econn_refresh(struct emit_conn *c) {
 
     if (econn_is_gone(c))
         return;
-    if (!busguard_enter(&g, c->u_base, c->u_bytes)) {
+    if (!busguard_enter(&g, glmw_address(c->u_base), c->u_bytes)) {
         set_error(c, -EFAULT);
         return;
     }
@@ -103,7 +103,7 @@ bool econn_ask(struct emit_conn *c) {
 
     if (econn_is_gone(c))
         return false;
-    if (!busguard_enter(&g, c->u_base, c->u_bytes)) {
+    if (!busguard_enter(&g, glmw_address(c->u_base), c->u_bytes)) {
         set_error(c, -EFAULT);
         return false;
     }
@@ -123,7 +123,7 @@ void econn_publish(struct emit_conn *c) {
 
     if (c->tq.tail == c->tq.published || econn_is_gone(c))
         return;
-    if (!busguard_enter(&g, c->u_base, c->u_bytes)) {
+    if (!busguard_enter(&g, glmw_address(c->u_base), c->u_bytes)) {
         set_error(c, -EFAULT);
         return;
     }

@@ -30,7 +30,7 @@ struct emit_conn {
     struct emit_conn *next_held;  /* engine thread only */
     struct emit_conn *next_batch; /* emit thread only */
     struct glmw_producer tq;
-    const void *u_base;
+    const void GLMW_FOREIGN *u_base;
     size_t u_bytes;
     struct glmw_d *d;
     int pipe_w;

@@ -25,7 +25,7 @@ int emit_conn_new(struct emit *e, const struct shm_pair *shm, int pipe_w, struct
     }
     c->e = e;
     shm_pair_rings(shm, &unused, &c->tq);
-    c->u_base = (const void *)(uintptr_t)shm->u;
+    c->u_base = shm->u;
     c->u_bytes = sizeof(struct glmw_u);
     c->d = shm->d;
     c->pipe_w = pipe_w;

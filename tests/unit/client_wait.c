@@ -246,7 +246,7 @@ START_TEST(arming_looks_again) {
     ct_next(c, GLMD_EV_ACCEPTED, tag);
     glmd_release(c);
     fake_text(&f, tag, 1, "t");
-    trap.page = c->u_map;
+    trap.page = c->u;
     trap.bytes = (size_t)sysconf(_SC_PAGESIZE);
     trap.tail = &f.shm.d->tq_tail;
     trap.value = f.tq.tail;
