@@ -16,7 +16,7 @@
 #include "seal.h"
 #include "size.h"
 
-enum { OUTBOX_DEFAULT = 128 << 10, BATCH = 64, HANDOVER_MIN = 4096 };
+enum { OUTBOX_DEFAULT = 128 << 10, BATCH = 64, HANDOVER_MIN = 4096, CALLED_NS = 30000 };
 
 static uint32_t pow2_at_least(uint64_t n) {
     uint32_t p = HANDOVER_MIN;
@@ -137,6 +137,14 @@ static bool sink_hands_over(void *ctx) {
     return !publishes_itself(ctx);
 }
 
+/* The other thread's way to its core takes longer than deciding over the tokens: it is called first. */
+static void sink_expect(void *ctx) {
+    struct emit *e = ctx;
+
+    if (!publishes_itself(e) && !FAULT(emit_called_late))
+        spsc_call(&e->handover);
+}
+
 static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
     struct emit *e = ctx;
     bool direct = publishes_itself(e);
@@ -216,6 +224,7 @@ void emit_get_sink(struct emit *e, struct stream_sink *ret) {
         .ctx = e,
         .publish = sink_publish,
         .hands_over = sink_hands_over,
+        .expect = sink_expect,
         .refresh = sink_refresh,
         .credit = e->credit,
     };
@@ -262,6 +271,18 @@ static uint32_t publish_batch(struct emit *e) {
     return n;
 }
 
+/* Woken before the events are there: they are microseconds away, less than going to sleep again costs. The
+ * bound is for an engine that is preempted just then. */
+static void await_called(struct emit *e) {
+    uint64_t until;
+
+    if (spsc_peek(&e->handover))
+        return;
+    until = clock_now_ns() + CALLED_NS;
+    while (!spsc_peek(&e->handover) && clock_now_ns() < until)
+        spsc_pause();
+}
+
 static void *emit_main(void *ctx) {
     struct emit *e = ctx;
 
@@ -273,6 +294,7 @@ static void *emit_main(void *ctx) {
         if (atomic_load_explicit(&e->stop, memory_order_acquire) && !spsc_peek(&e->handover))
             return NULL;
         spsc_wait(&e->handover, &e->stop, 0);
+        await_called(e);
     }
 }
 
