@@ -40,6 +40,8 @@ START_TEST(sampling_values) {
     SAMPLING(top_p, 1.0001f, -EINVAL, "top_p");
     SAMPLING(min_p, 1.5f, -EINVAL, "min_p");
     SAMPLING(repetition_penalty, 0.f, -EINVAL, "repetition_penalty");
+    SAMPLING(repetition_penalty, 1e-3f, 0, ""); /* as a checkpoint may ask for; the engine takes less */
+    SAMPLING(repetition_penalty, 9e-4f, -EINVAL, "repetition_penalty");
     SAMPLING(n_alts, 20, 0, "");
     SAMPLING(n_alts, 21, -EMSGSIZE, "alternatives");
     SAMPLING(has, 0x800 | GLMW_HAS_ALL, -EOPNOTSUPP, "does not know");
