@@ -35,6 +35,25 @@ static int make_parent(const char *path, struct xerr *err) {
                     strerror(errno));
 }
 
+static int write_pid(int fd) {
+    char pid[32];
+    int n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid()), done = 0;
+
+    while (ftruncate(fd, 0) < 0)
+        if (errno != EINTR)
+            return -errno;
+    while (done < n) {
+        ssize_t w = pwrite(fd, pid + done, (size_t)(n - done), done);
+
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0)
+            return w < 0 ? -errno : -ENOSPC;
+        done += (int)w;
+    }
+    return 0;
+}
+
 /* The lock file stays when the daemon ends: removing it would race with a daemon that has just opened it. */
 static int take_lock(struct server *s, struct xerr *err) {
     char pid[32] = "";
@@ -44,9 +63,9 @@ static int take_lock(struct server *s, struct xerr *err) {
     snprintf(s->lock_path, sizeof s->lock_path, "%s.lock", s->socket_path);
     fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return xerr_set(err, -errno, "lock file %s cannot be opened: %s%s", s->lock_path, strerror(errno),
-                        errno == EACCES ? "; this user may not write there: choose another place with --socket"
-                                        : "");
+        return xerr_set(
+            err, -errno, "lock file %s cannot be opened: %s%s", s->lock_path, strerror(errno),
+            errno == EACCES ? "; this user may not write there: choose another place with --socket" : "");
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         r = -errno;
         n = pread(fd, pid, sizeof pid - 1, 0);
@@ -59,10 +78,8 @@ static int take_lock(struct server *s, struct xerr *err) {
                             *pid ? " with process id " : "", pid, s->socket_path);
         return xerr_set(err, r, "lock file %s cannot be locked: %s", s->lock_path, strerror(-r));
     }
-    n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
-    errno = 0; /* a write that stops half-way sets none */
-    if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n) {
-        r = errno ? -errno : -ENOSPC;
+    r = write_pid(fd);
+    if (r < 0) {
         close(fd);
         return xerr_set(err, r, "lock file %s cannot be written: %s; is the disk full?", s->lock_path,
                         strerror(-r));
@@ -92,10 +109,11 @@ static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
                         sa->sun_path);
     /* only a refusal proves that nobody is behind it */
     if (r != -ECONNREFUSED)
-        return xerr_set(err, r,
-                        "%s exists and cannot be tried: %s; remove it if no program uses it, or choose another "
-                        "[IPC] Socket",
-                        sa->sun_path, strerror(-r));
+        return xerr_set(
+            err, r,
+            "%s exists and cannot be tried: %s; remove it if no program uses it, or choose another "
+            "[IPC] Socket",
+            sa->sun_path, strerror(-r));
     if (unlink(sa->sun_path) < 0)
         return xerr_set(err, -errno, "the leftover socket %s cannot be removed: %s", sa->sun_path,
                         strerror(errno));
@@ -224,10 +242,17 @@ int server_listen_path(struct server *s, const char *path, const char *group, st
         s->socket_path[0] = 0;
         return r;
     }
-    if (lstat(path, &st) == 0) {
-        s->socket_dev = st.st_dev;
-        s->socket_ino = st.st_ino;
+    /* without knowing what we made we could never remove it again */
+    if (lstat(path, &st) < 0) {
+        r = xerr_set(err, -errno, "socket %s has been made and cannot be looked at: %s", path,
+                     strerror(errno));
+        unlink(path);
+        close(fd);
+        s->socket_path[0] = 0;
+        return r;
     }
+    s->socket_dev = st.st_dev;
+    s->socket_ino = st.st_ino;
     return start_listening(s, fd, err);
 }
 
@@ -255,8 +280,8 @@ int server_listen_fd(struct server *s, int fd, struct xerr *err) {
 void server_stop_listening(struct server *s) {
     struct stat st;
 
-    /* The name goes before the listener. Somebody may have removed directory, socket and lock, and another daemon
-     * may serve the path now. */
+    /* The name goes before the listener. Somebody may have removed directory, socket and lock, and another
+     * daemon may serve the path now. */
     if (s->socket_path[0] && lstat(s->socket_path, &st) == 0 &&
         ((st.st_dev == s->socket_dev && st.st_ino == s->socket_ino) || FAULT(conn_unlinks_any_socket)))
         unlink(s->socket_path);

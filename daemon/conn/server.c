@@ -46,9 +46,10 @@ int server_new(const struct server_options *opt, struct server **ret) {
     s->listen_fd = s->lock_fd = -1;
     s->state = GLMW_STATE_LOADING;
     while (s->generation == 0)
-        if (getrandom(&s->generation, sizeof s->generation, 0) != (ssize_t)sizeof s->generation) {
+        if (getrandom(&s->generation, sizeof s->generation, 0) < 0 && errno != EINTR) {
+            r = -errno;
             free(s);
-            return -EIO;
+            return r;
         }
     r = loop_timer_new(opt->loop, on_resume_listen, s, &s->resume_listen);
     if (r == 0)

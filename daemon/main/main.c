@@ -217,9 +217,13 @@ int main(int argc, char **argv) {
     struct xerr err = {0};
     int r;
 
-    if (fill_standard_fds() < 0)
-        return 1; /* and nowhere to say why */
+    r = fill_standard_fds();
     log_init(2, NULL);
+    if (r < 0) {
+        log_error("/dev/null cannot be opened: %s",
+                  strerror(-r)); /* into the void when descriptor 2 is missing */
+        return 1;
+    }
     r = options_parse(&d, argc, argv);
     if (r != 0)
         return r > 0 ? 0 : 2;

@@ -77,6 +77,19 @@ static void add_override(struct daemon *d, const char *section, const char *key,
     snprintf(o->value, sizeof o->value, "%s", value);
 }
 
+static int wrong(const char *text) {
+    fprintf(stderr, "glmd: %s\nTry 'glmd --help'.\n", text);
+    return -EINVAL;
+}
+
+static int no_directory(const char *path, int error) {
+    fprintf(stderr,
+            "glmd: %s cannot be followed, because the current directory has no name: %s; give a path that "
+            "begins with /\n",
+            path, strerror(error));
+    return -EINVAL;
+}
+
 /* Paths on the command line are meant from where the user stands. */
 static int add_path(struct daemon *d, const char *section, const char *key, const char *origin,
                     const char *prefix, const char *path) {
@@ -85,18 +98,13 @@ static int add_path(struct daemon *d, const char *section, const char *key, cons
     if (path[0] == '/' || !path[0]) /* an empty one is refused as such, not taken for the current directory */
         snprintf(value, sizeof value, "%s%s", prefix, path);
     else if (!getcwd(cwd, sizeof cwd))
-        return -errno;
+        return no_directory(path, errno);
     else
         snprintf(value, sizeof value, "%s%s/%s", prefix, cwd, path);
     if (strlen(value) >= CONF_PATH_MAX)
-        return -ENAMETOOLONG;
+        return wrong("a path on the command line is too long");
     add_override(d, section, key, origin, value);
     return 0;
-}
-
-static int wrong(const char *text) {
-    fprintf(stderr, "glmd: %s\nTry 'glmd --help'.\n", text);
-    return -EINVAL;
 }
 
 int options_load_conf(struct daemon *d, struct conf *ret, struct xerr *err) {
@@ -189,7 +197,7 @@ int options_parse(struct daemon *d, int argc, char **argv) {
         default:
             r = set_option(d, opt);
             if (r < 0)
-                return r == -EINVAL ? r : wrong("a path on the command line is too long");
+                return r;
         }
     }
     if (optind < argc)
