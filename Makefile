@@ -162,6 +162,13 @@ $(O)/test/glmd: $(call obj,$(call room_src,daemon/main)) $(O)/obj/tests/lib/allo
 	@mkdir -p $(@D)
 	$(Q)$(LINK) $(WRAP) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(D_PKGS)) -lm
 
+# The daemon whose calls fail as a test says (tests/lib/failctl.h).
+FAIL_WRAP := $(foreach s,$(shell cat tests/lib/failwrap.syms),-Wl,--wrap=$(s))
+$(O)/test/glmd-fail: $(call obj,$(call room_src,daemon/main)) $(O)/obj/tests/lib/failwrap.o $(call libs_of,$(D_ROOMS))
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) $(FAIL_WRAP) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(D_PKGS)) -lm
+
 $(addprefix $(O)/,$(TOOLS)): $(O)/%: $(O)/obj/daemon/tool/%.o $(call obj,$(filter-out daemon/tool/glm-%,$(call room_src,daemon/tool))) $(call libs_of,$(E_ROOMS))
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(D_PKGS)) -lm
@@ -188,24 +195,27 @@ TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
 TEST_PKG := check jansson liburing libsystemd libpcre2-8
 UNIT  := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
-TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c,$(wildcard tests/lib/*.c)))
+TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c tests/lib/failwrap.c,$(wildcard tests/lib/*.c)))
 
 $(O)/obj/tests/%.o: tests/%.c Makefile
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(filter-out -Wmissing-prototypes -Wconversion,$(WARN)) $(SANF) $(FAULTF) \
 	    $(addprefix -I,$(TEST_INC)) $(call pc_cflags,$(TEST_PKG)) $(call isa_flags,$<) -DTEST_BUILD='"$(O)"' -c -o $@ $<
+# Programs named fail_… make their own calls fail.
+$(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): FAILING := $(FAIL_WRAP)
+$(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): $(O)/obj/tests/lib/failwrap.o
 $(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+	$(Q)$(LINK) $(FAILING) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 $(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
 .PHONY: tests unit
-tests: all $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd
+tests: all $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail
 unit: $(addprefix $(O)/unit/,$(UNIT))
 
 include tests/tests.mk

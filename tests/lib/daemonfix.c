@@ -71,9 +71,15 @@ static void run_child(const struct daemonfix *f) {
     static char words[1024];
     char *argv[32], *save = NULL;
     int n = 0, fd = open(f->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    const char *const fixed[] = {
-        TEST_BUILD "/test/glmd", "--model", f->model, "--socket", f->socket, "--config", f->conf,
-        "--log-level",           "debug"};
+    const char *const fixed[] = {f->fail[0] ? TEST_BUILD "/test/glmd-fail" : TEST_BUILD "/test/glmd",
+                                 "--model",
+                                 f->model,
+                                 "--socket",
+                                 f->socket,
+                                 "--config",
+                                 f->conf,
+                                 "--log-level",
+                                 "debug"};
 
     snprintf(words, sizeof words, "%s", emulator ? emulator : "");
     for (char *w = strtok_r(words, " ", &save); w && n < 8; w = strtok_r(NULL, " ", &save))
@@ -95,6 +101,8 @@ static void run_child(const struct daemonfix *f) {
     }
     if (f->uid && (setgid(f->uid) < 0 || setuid(f->uid) < 0))
         _exit(96);
+    if (f->fail[0])
+        setenv("GLMD_FAIL", f->fail, 1);
     if (f->notify[0])
         setenv("NOTIFY_SOCKET", f->notify, 1);
     if (f->listen_fd >= 0) {
