@@ -56,6 +56,7 @@ spin:
 	@tests/spin/run.sh
 
 check-long: check
+	@GLMD_MUTATION_CLIENTS=20000 GLMD_MUTATION_SEED=1000000 build/unit/conn_mutation
 	@+$(MAKE) --no-print-directory check SAN=address
 	@+$(MAKE) --no-print-directory check SAN=thread
 	@+$(MAKE) --no-print-directory mutate

@@ -97,6 +97,9 @@ static int handle(struct conn *c, const struct glmw_entry *e) {
         return 0;
     case GLMW_OP_CANCEL:
         r = request_find(c, e->tag);
+        if (FAULT(conn_cancel_reaches_others))
+            for (struct conn *o = c->server->conns; o && !r; o = o->next)
+                r = request_find(o, e->tag);
         if (r)
             request_cancel(r);
         return 0;

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,34 +14,29 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "hello.h"
 #include "seqsock.h"
-#include "shm.h"
-#include "wire.h"
 
 enum { MAX_CONNS = 3, MAX_ACTS = 250 };
-
-struct mad {
-    int fd;
-    int fds[GLMW_FD_COUNT];
-    struct glmw_welcome welcome;
-    struct shm_view view;
-    struct glmw_producer sq;
-    struct glmw_consumer tq;
-};
 
 static uint64_t state;
 static uint8_t junk[4096];
 
-static uint64_t next(void) {
+uint64_t mad_next(void) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
     return state;
 }
 
-static uint32_t below(uint32_t n) {
-    return (uint32_t)(next() >> 20) % n;
+void mad_seed(uint64_t seed) {
+    signal(SIGPIPE, SIG_IGN);
+    state = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    for (int i = 0; i < 10; i++)
+        mad_next();
+}
+
+uint32_t mad_below(uint32_t n) {
+    return (uint32_t)(mad_next() >> 20) % n;
 }
 
 static void ignore(ssize_t n) {
@@ -60,7 +54,7 @@ static int dial(const char *path) {
     return -1;
 }
 
-static bool greet(struct mad *c, const char *path) {
+bool mad_open(struct mad *c, const char *path) {
     static struct seqsock_rx rx;
     struct hello_msg m = {.type = GLMW_PKT_HELLO};
     struct glmw_hello *h = &m.u.hello;
@@ -74,11 +68,11 @@ static bool greet(struct mad *c, const char *path) {
     if (c->fd < 0)
         return false;
     h->wire_min = h->wire_max = GLMW_WIRE_MAX;
-    h->features_wanted = below(2) ? GLMW_FEAT_ALL : next();
+    h->features_wanted = mad_below(2) ? GLMW_FEAT_ALL : mad_next();
     h->page_size = 4096;
-    h->sq_log2 = (uint8_t)(4 + below(5));
-    h->tq_log2 = (uint8_t)(6 + below(4));
-    h->pay_log2 = h->txt_log2 = (uint8_t)(16 + below(3));
+    h->sq_log2 = (uint8_t)(4 + mad_below(5));
+    h->tq_log2 = (uint8_t)(6 + mad_below(4));
+    h->pay_log2 = h->txt_log2 = (uint8_t)(16 + mad_below(3));
     n = hello_encode(&m, packet, sizeof packet);
     p = (struct pollfd){.fd = c->fd, .events = POLLIN};
     if (seqsock_send(c->fd, packet, (size_t)n, NULL, 0) < 0 || poll(&p, 1, 10000) != 1 ||
@@ -94,16 +88,16 @@ static bool greet(struct mad *c, const char *path) {
     return true;
 }
 
-static void bell(struct mad *c) {
+void mad_bell(struct mad *c) {
     uint64_t one = 1;
 
     ignore(write(c->fds[GLMW_FD_BELL], &one, sizeof one));
 }
 
-static void put(struct mad *c, const struct glmw_entry *e) {
+void mad_put(struct mad *c, const struct glmw_entry *e) {
     glmw_refresh(&c->sq);
-    if (glmw_put(&c->sq, e) < 0 || glmw_publish(&c->sq, false) || below(4) == 0)
-        bell(c);
+    if (glmw_put(&c->sq, e) < 0 || glmw_publish(&c->sq, false) || mad_below(4) == 0)
+        mad_bell(c);
 }
 
 static uint32_t tlv(uint8_t *b, uint32_t at, uint32_t type, const void *body, uint32_t n) {
@@ -119,92 +113,92 @@ static uint32_t tlv(uint8_t *b, uint32_t at, uint32_t type, const void *body, ui
 /* Well-formed as a rule, with some bytes changed now and then. */
 static uint32_t payload(struct mad *c) {
     uint8_t *b = (uint8_t *)c->view.u + c->welcome.pay_off;
-    uint32_t at = 0, ids[40], n = 1 + below(40);
+    uint32_t at = 0, ids[40], n = 1 + mad_below(40);
 
     for (size_t i = 0; i < sizeof junk; i++)
-        junk[i] = (uint8_t)(below(4) ? 'a' + below(26) : next());
+        junk[i] = (uint8_t)(mad_below(4) ? 'a' + mad_below(26) : mad_next());
     for (uint32_t i = 0; i < n; i++)
-        ids[i] = below(below(8) ? 100 : 103);
-    if (below(2)) {
-        struct glmw_sampling s = {.size = sizeof s, .has = GLMW_HAS_N_ALTS, .n_alts = below(21)};
+        ids[i] = mad_below(mad_below(8) ? 100 : 103);
+    if (mad_below(2)) {
+        struct glmw_sampling s = {.size = sizeof s, .has = GLMW_HAS_N_ALTS, .n_alts = mad_below(21)};
 
-        if (below(4) == 0)
+        if (mad_below(4) == 0)
             memcpy((uint8_t *)&s + 4, junk, sizeof s - 4);
         at = tlv(b, at, GLMW_TLV_SAMPLING, &s, sizeof s);
     }
-    for (uint32_t i = below(below(4) ? 3 : 100); i > 0; i--)
-        at = tlv(b, at, GLMW_TLV_STOP, junk + below(99), 1 + below(30));
-    if (below(4) == 0)
-        at = tlv(b, at, GLMW_TLV_LOGIT_BIAS, junk, 8 * (1 + below(300)));
-    if (below(3)) {
+    for (uint32_t i = mad_below(mad_below(4) ? 3 : 100); i > 0; i--)
+        at = tlv(b, at, GLMW_TLV_STOP, junk + mad_below(99), 1 + mad_below(30));
+    if (mad_below(4) == 0)
+        at = tlv(b, at, GLMW_TLV_LOGIT_BIAS, junk, 8 * (1 + mad_below(300)));
+    if (mad_below(3)) {
         at = tlv(b, at, GLMW_TLV_TOKENS, ids, 4 * n);
     } else {
-        struct glmw_tlv_msg m = {.role = 1 + below(4)};
+        struct glmw_tlv_msg m = {.role = 1 + mad_below(4)};
 
         at = tlv(b, at, GLMW_TLV_MSG_BEGIN, &m, sizeof m);
-        at = tlv(b, at, GLMW_TLV_PART_TEXT + below(5), junk, below(3000));
+        at = tlv(b, at, GLMW_TLV_PART_TEXT + mad_below(5), junk, mad_below(3000));
         at = tlv(b, at, GLMW_TLV_MSG_END, "", 0);
     }
-    for (uint32_t i = below(4) ? 0 : below(10); i > 0; i--)
-        b[below(at)] = (uint8_t)next();
+    for (uint32_t i = mad_below(4) ? 0 : mad_below(10); i > 0; i--)
+        b[mad_below(at)] = (uint8_t)mad_next();
     return at;
 }
 
-static void submit(struct mad *c) {
+void mad_submit(struct mad *c) {
     struct glmw_entry e = {
-        .opcode = (uint8_t)(below(6) ? GLMW_OP_SUBMIT : GLMW_OP_TOKENIZE + below(2)),
-        .flags = below(2) ? GLMW_ENT_QUIET : 0,
+        .opcode = (uint8_t)(mad_below(6) ? GLMW_OP_SUBMIT : GLMW_OP_TOKENIZE + mad_below(2)),
+        .flags = mad_below(2) ? GLMW_ENT_QUIET : 0,
         .payload_len = payload(c),
-        .tag = 1 + below(5000),
-        .max_tokens = below(60),
-        .deadline_ms = below(4) ? 0 : below(50),
+        .tag = 1 + mad_below(5000),
+        .max_tokens = mad_below(60),
+        .deadline_ms = mad_below(4) ? 0 : mad_below(50),
     };
 
-    put(c, &e);
+    mad_put(c, &e);
 }
 
 static void cancel(struct mad *c) {
     struct glmw_entry e = {.opcode = GLMW_OP_CANCEL};
 
-    for (uint32_t i = below(8) ? 1 : below(300); i > 0; i--) {
-        e.tag = 1 + below(5000);
-        put(c, &e);
+    for (uint32_t i = mad_below(8) ? 1 : mad_below(300); i > 0; i--) {
+        e.tag = 1 + mad_below(5000);
+        mad_put(c, &e);
     }
     e = (struct glmw_entry){.opcode = GLMW_OP_CANCEL_ALL};
-    if (below(4) == 0)
-        put(c, &e);
+    if (mad_below(4) == 0)
+        mad_put(c, &e);
 }
 
 static void read_some(struct mad *c) {
     static const struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
-    uint32_t most = below(2) ? UINT32_MAX : below(20);
+    uint32_t most = mad_below(2) ? UINT32_MAX : mad_below(20);
     struct glmw_rec r;
 
     for (int n = glmw_peek(&c->tq); n > 0 && most > 0; n--, most--)
         glmw_take(&c->tq, &r);
-    if (glmw_give_back(&c->tq, &c->view.d->credit_wanted) && below(10))
-        put(c, &nop);
+    if (glmw_give_back(&c->tq, &c->view.d->credit_wanted) && mad_below(10))
+        mad_put(c, &nop);
 }
 
 static void sleep_for_bell(struct mad *c) {
     struct pollfd p = {.fd = c->fds[GLMW_FD_PIPE], .events = POLLIN};
     char drain[256];
 
-    glmw_arm(&c->tq, 1 + below(3));
-    if (poll(&p, 1, (int)below(5)) == 1)
+    glmw_arm(&c->tq, 1 + mad_below(3));
+    if (poll(&p, 1, (int)mad_below(5)) == 1)
         ignore(read(p.fd, drain, sizeof drain));
 }
 
 static void send_packet(struct mad *c) {
-    uint32_t n = below(2) ? 16 + below(200) : 1 + below(sizeof junk);
-    struct glmw_packet_hdr h = {GLMW_MAGIC_PACKET, (uint16_t)below(14), (uint16_t)below(2), n - 16, 0};
+    uint32_t n = mad_below(2) ? 16 + mad_below(200) : 1 + mad_below(sizeof junk);
+    struct glmw_packet_hdr h = {GLMW_MAGIC_PACKET, (uint16_t)mad_below(14), (uint16_t)mad_below(2), n - 16, 0};
     int fds[GLMW_PACKET_FDS_MAX] = {-1, -1, -1, -1};
-    unsigned n_fds = below(GLMW_PACKET_FDS_MAX + 1);
+    unsigned n_fds = mad_below(GLMW_PACKET_FDS_MAX + 1);
 
-    if (n >= sizeof h && below(4))
+    if (n >= sizeof h && mad_below(4))
         memcpy(junk, &h, sizeof h);
     for (unsigned i = 0; i < n_fds; i++)
-        fds[i] = below(2) ? memfd_create("mad", MFD_CLOEXEC) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+        fds[i] = mad_below(2) ? memfd_create("mad", MFD_CLOEXEC) : open("/dev/null", O_RDONLY | O_CLOEXEC);
     seqsock_send(c->fd, junk, n, fds, n_fds);
     for (unsigned i = 0; i < n_fds; i++)
         close(fds[i]);
@@ -213,26 +207,26 @@ static void send_packet(struct mad *c) {
 static void break_memory(struct mad *c) {
     uint8_t *u = (uint8_t *)c->view.u;
 
-    switch (below(6)) {
+    switch (mad_below(6)) {
     case 0:
-        __atomic_store_n(&c->view.u->tq_head, below(2) ? (uint32_t)next() : c->tq.given - below(5),
+        __atomic_store_n(&c->view.u->tq_head, mad_below(2) ? (uint32_t)mad_next() : c->tq.given - mad_below(5),
                          __ATOMIC_RELEASE);
         break;
     case 1:
-        __atomic_store_n(&c->view.u->sq_tail, below(2) ? (uint32_t)next() : c->sq.tail + below(300),
+        __atomic_store_n(&c->view.u->sq_tail, mad_below(2) ? (uint32_t)mad_next() : c->sq.tail + mad_below(300),
                          __ATOMIC_RELEASE);
-        bell(c);
+        mad_bell(c);
         break;
     case 2:
-        __atomic_store_n(&c->view.u->tq_event, (uint32_t)next(), __ATOMIC_RELEASE);
+        __atomic_store_n(&c->view.u->tq_event, (uint32_t)mad_next(), __ATOMIC_RELEASE);
         break;
     case 3:
-        for (uint32_t i = below(4000); i > 0; i--)
-            u[below((uint32_t)c->welcome.u_bytes)] = (uint8_t)next();
+        for (uint32_t i = mad_below(4000); i > 0; i--)
+            u[mad_below((uint32_t)c->welcome.u_bytes)] = (uint8_t)mad_next();
         break;
     case 4:
-        fallocate(c->fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, below(1 << 18),
-                  1 + below(1 << 18));
+        fallocate(c->fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, mad_below(1 << 18),
+                  1 + mad_below(1 << 18));
         break;
     default:
         ignore(ftruncate(c->fds[GLMW_FD_U], 0));
@@ -244,10 +238,10 @@ static void break_memory(struct mad *c) {
 static void break_descriptors(struct mad *c) {
     uint64_t big = UINT64_MAX - 100000;
 
-    switch (below(4)) {
+    switch (mad_below(4)) {
     case 0:
-        for (uint32_t i = below(5000); i > 0; i--)
-            bell(c);
+        for (uint32_t i = mad_below(5000); i > 0; i--)
+            mad_bell(c);
         break;
     case 1:
         ignore(write(c->fds[GLMW_FD_BELL], &big, sizeof big));
@@ -257,16 +251,16 @@ static void break_descriptors(struct mad *c) {
         c->fds[GLMW_FD_PIPE] = open("/dev/null", O_RDONLY | O_CLOEXEC);
         break;
     default:
-        shutdown(c->fd, (int)below(3));
+        shutdown(c->fd, (int)mad_below(3));
     }
 }
 
 static void act(struct mad *c, bool rude) {
-    struct glmw_entry e = {.opcode = (uint8_t)next(), .tag = next(), .payload_len = (uint32_t)next()};
-    uint32_t what = below(rude ? 100 : 85);
+    struct glmw_entry e = {.opcode = (uint8_t)mad_next(), .tag = mad_next(), .payload_len = (uint32_t)mad_next()};
+    uint32_t what = mad_below(rude ? 100 : 85);
 
     if (what < 35)
-        submit(c);
+        mad_submit(c);
     else if (what < 50)
         cancel(c);
     else if (what < 70)
@@ -274,9 +268,9 @@ static void act(struct mad *c, bool rude) {
     else if (what < 78)
         sleep_for_bell(c);
     else if (what < 85)
-        usleep(below(2000));
+        usleep(mad_below(2000));
     else if (what < 87)
-        put(c, &e);
+        mad_put(c, &e);
     else if (what < 90)
         send_packet(c);
     else if (what < 97)
@@ -290,27 +284,24 @@ void chaos_client(const char *socket_path, uint64_t seed) {
     bool open_now[MAX_CONNS], rude;
     uint32_t n;
 
-    signal(SIGPIPE, SIG_IGN);
-    state = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    for (int i = 0; i < 10; i++)
-        next();
-    rude = below(2);
-    n = 1 + below(MAX_CONNS);
-    if (below(8) == 0) { /* half a handshake */
+    mad_seed(seed);
+    rude = mad_below(2);
+    n = 1 + mad_below(MAX_CONNS);
+    if (mad_below(8) == 0) { /* half a handshake */
         c[0].fd = dial(socket_path);
-        if (below(2))
+        if (mad_below(2))
             send_packet(&c[0]);
         _exit(0);
     }
     for (uint32_t i = 0; i < n; i++)
-        open_now[i] = greet(&c[i], socket_path);
-    for (uint32_t k = below(MAX_ACTS); k > 0; k--) {
-        uint32_t i = below(n);
+        open_now[i] = mad_open(&c[i], socket_path);
+    for (uint32_t k = mad_below(MAX_ACTS); k > 0; k--) {
+        uint32_t i = mad_below(n);
 
         if (open_now[i])
             act(&c[i], rude);
     }
-    if (below(2))
+    if (mad_below(2))
         kill(getpid(), SIGKILL);
     _exit(0);
 }
