@@ -365,7 +365,7 @@ enum glmw_op {
 
 #define GLMW_ENT_BULK  0x01u /* payload_off is a bulk id, payload_len is 0 */
 #define GLMW_ENT_QUIET 0x02u /* no PROGRESS records */
-#define GLMW_ENT_KEEP  0x04u /* keep the stream for RESUME */
+#define GLMW_ENT_KEEP  0x04u /* SUBMIT: keep the stream for RESUME */
 #define GLMW_ENT_FLAGS 0x07u
 
 struct glmw_entry {
@@ -478,7 +478,7 @@ struct glmw_rec {
     uint8_t type;
     uint8_t channel;
     uint16_t flags;
-    uint32_t seq; /* per tag, from 0, no gaps, every type counts */
+    uint32_t seq; /* per tag, from 0 (RESUME: from where it goes on), no gaps, every type counts */
     uint64_t tag;
     uint32_t token; /* TOKEN, END: id; ERROR: status as int32; NOTICE: code; else GLMW_TOKEN_NONE */
     float logprob;  /* NaN when not asked for */

@@ -42,11 +42,14 @@ struct conf {
     uint32_t inline_connections;
     uint32_t handshake_timeout_sec;
     uint32_t stall_timeout_sec;
+    uint32_t keep_disconnected_sec;
+    uint32_t max_kept;
 
     uint32_t quota_connections_per_uid;
     uint32_t quota_requests_per_uid;
     uint32_t quota_requests_per_connection;
     uint64_t quota_region_bytes_per_uid;
+    uint32_t quota_kept_per_uid;
 
     uint32_t text_workers;
     uint64_t max_prompt_bytes;

@@ -74,6 +74,17 @@ const struct conf_row conf_rows[] = {
      .doc = "Requests of a client that leaves its token ring full for this time are ended, so that others "
             "get their place."},
 
+    {"IPC", "KeepDisconnectedSec", CONF_T_U32, AT(keep_disconnected_sec), .def = "60", .min = 1, .max = 86400,
+     .reload = true,
+     .doc =
+         "How long a kept answer waits for its client. One that runs goes on for this time after its client "
+         "went away and is then cancelled; of one that has ended the last 64 KiB can be fetched for this "
+         "time."},
+    {"IPC", "MaxKeptStreams", CONF_T_U32, AT(max_kept), .def = "64", .min = 0, .max = 4096,
+     .doc = "Answers of all users together that can be kept for a client that comes back, 64 KiB of memory "
+            "each. "
+            "0 offers it to nobody."},
+
     {"Quota", "MaxConnectionsPerUid", CONF_T_U32, AT(quota_connections_per_uid), .def = "32", .min = 1,
      .max = 4096, .reload = true, .doc = "Connections of one user at the same time."},
     {"Quota", "MaxRequestsPerUid", CONF_T_U32, AT(quota_requests_per_uid), .def = "128", .min = 1,
@@ -84,6 +95,12 @@ const struct conf_row conf_rows[] = {
      .doc = "Live requests of one connection. New connections see a changed value."},
     {"Quota", "MaxRegionBytesPerUid", CONF_T_BYTES, AT(quota_region_bytes_per_uid), .def = "256M", .min = M,
      .max = 64 * G, .reload = true, .doc = "Shared memory of all connections of one user."},
+
+    {"Quota", "MaxKeptStreamsPerUid", CONF_T_U32, AT(quota_kept_per_uid), .def = "16", .min = 0, .max = 4096,
+     .reload = true,
+     .doc =
+         "Kept answers of one user. A further one takes the place of the oldest that has ended; when all of "
+         "them run it is answered but not kept."},
 
     {"Text", "Workers", CONF_T_U32, AT(text_workers), .def = "2", .min = 1, .max = 64,
      .doc = "Threads that turn messages into tokens."},

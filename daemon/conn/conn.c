@@ -102,6 +102,11 @@ void conn_close(struct conn *c, int error, const char *why) {
     c->socket = c->bell_source = NULL;
     seqsock_close(c->fd);
     c->fd = -1;
+    for (struct request *r = c->requests, *next; r; r = next) {
+        next = r->next;
+        if (r->kept)
+            kept_detach(r, 0, NULL);
+    }
     if (c->out)
         emit_conn_close(c->out);
     for (struct request *r = c->requests; r; r = r->next)
@@ -233,7 +238,7 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
         .wire_min = GLMW_WIRE_MIN,
         .wire_max = GLMW_WIRE_MAX,
         .features = GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_COALESCE | GLMW_FEAT_TOOL_EVENTS |
-                    GLMW_FEAT_TOKENIZE,
+                    GLMW_FEAT_TOKENIZE | kept_features(s),
         .sq_log2_max = log2_of(conf->sq_entries),
         .tq_log2_max = log2_of(conf->tq_records),
         .pay_log2_max = log2_of(conf->payload_bytes),

@@ -14,17 +14,30 @@
 struct user { /* one per uid with a connection, or with a bad record */
     struct user *next;
     uint32_t uid;
-    uint32_t connections, live;
+    uint32_t connections, live, kept;
     uint64_t region_bytes;
     uint64_t faults_since_ns, refused_until_ns;
     uint32_t faults;
     struct log_rate rate, debug_rate; /* comings and goings must not hide faults */
 };
 
+/* A stream that can be resumed, and for a while what is left of it. */
+struct kept {
+    uint64_t id; /* 0 = free */
+    struct user *user;
+    struct request *request; /* the tag it has, or its life without one; NULL: it has ended */
+    uint64_t features;       /* whoever resumes it must understand its records */
+    uint64_t until_ns;       /* without a tag: cancelled then; ended: forgotten then */
+};
+
 struct request {
-    struct request *prev, *next; /* of the connection */
-    struct conn *conn;
-    struct prep_req *prep;
+    struct request *prev, *next; /* of the connection, or of those without one */
+    struct server *server;
+    struct user *user;
+    struct conn *conn;     /* NULL: a kept stream whose client is gone */
+    struct prep_req *prep; /* NULL: only shows what is left of a kept stream */
+    struct kept *kept;
+    struct stream_id stream;
     uint64_t tag;
     bool with_worker; /* pushed to prep and not heard of again: the engine may have it */
 };
@@ -80,6 +93,9 @@ struct server {
 
     struct conn *conns;
     struct user *users;
+    struct request *adrift; /* requests without a connection */
+    struct kept *kept;      /* [max_kept], beside the stores of emit */
+    uint32_t max_kept;
     uint32_t n_conns, n_live;
     bool any_ready;
     struct seqsock_rx rx;
@@ -107,6 +123,28 @@ struct request *request_find(struct conn *c, uint64_t tag);
 void request_cancel(struct request *r);
 void request_retired(void *ctx, void *owner);
 void request_outcome(struct server *s, struct prep_req *p);
+
+/* The request is another connection's, or nobody's (NULL). Its counts move along; the user is the same. */
+void request_move(struct request *r, struct conn *to);
+void request_link(struct server *s, struct conn *c, struct request *r);
+/* -ENOBUFS: leave the entry for later; 0: ERROR and END are published, or the connection is gone. */
+int request_refuse(struct conn *c, uint64_t tag, int ret, struct xerr *err);
+
+/* kept.c */
+/* Whoever knows the number and is who submitted it. */
+static inline bool kept_is(const struct kept *k, uint64_t id, uint32_t uid) {
+    return id != 0 && k->id == id && (k->user->uid == uid || FAULT(resume_any_uid));
+}
+/* NULL: there is no room for another; then it runs like any other. */
+struct kept *kept_new(struct conn *c);
+uint32_t kept_store(const struct server *s, const struct kept *k);
+void kept_free(struct server *s, struct kept *k);
+void kept_ended(struct request *r); /* its END is published, somewhere or in its store */
+/* Lets the stream of a kept request go on without its connection; status as in emit_stream_detach. */
+void kept_detach(struct request *r, int status, const char *text);
+int kept_resume(struct conn *c, const struct glmw_entry *e); /* as request_submit */
+void kept_tick(struct server *s, uint64_t now);
+uint64_t kept_features(const struct server *s);
 
 /* listen.c */
 void listen_pause(struct server *s);

@@ -53,6 +53,17 @@ static bool has_fields(const struct glmw_entry *e) {
     return memcmp(e, &bare, sizeof bare) != 0;
 }
 
+/* RESUME has the id, the number of a record and the time beside its tag. */
+static bool has_more_than_resume(const struct glmw_entry *e) {
+    struct glmw_entry all = {.opcode = e->opcode,
+                             .tag = e->tag,
+                             .payload_off = e->payload_off,
+                             .session = e->session & UINT32_MAX,
+                             .client_ns = e->client_ns};
+
+    return memcmp(e, &all, sizeof all) != 0;
+}
+
 /* Static text naming the rule broken, NULL when the entry is well-formed. */
 static const char *entry_fault(const struct conn *c, const struct glmw_entry *e) {
     uint64_t arena = UINT64_C(1) << c->shm.geom.pay_log2;
@@ -76,7 +87,12 @@ static const char *entry_fault(const struct conn *c, const struct glmw_entry *e)
     }
     if (!e->tag)
         return "a submission entry without a tag";
-    if (!(e->flags & GLMW_ENT_BULK) && e->opcode != GLMW_OP_RESUME &&
+    if (e->opcode == GLMW_OP_RESUME)
+        return has_more_than_resume(e) ? "a submission entry with fields that its operation does not have"
+                                       : NULL;
+    if (e->flags & GLMW_ENT_KEEP && e->opcode != GLMW_OP_SUBMIT)
+        return "a submission entry with a flag that its operation does not have";
+    if (!(e->flags & GLMW_ENT_BULK) &&
         (e->payload_len > arena || e->payload_off > arena - e->payload_len || e->payload_off % GLMW_ALIGN))
         return "a submission entry whose payload lies outside the arena";
     return NULL;
@@ -107,6 +123,8 @@ static int handle(struct conn *c, const struct glmw_entry *e) {
         for (r = c->requests; r; r = r->next)
             request_cancel(r);
         return 0;
+    case GLMW_OP_RESUME:
+        return kept_resume(c, e);
     default:
         return request_submit(c, e);
     }

@@ -63,8 +63,8 @@ static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr
         return xerr_set(err, -ESHUTDOWN, "the daemon is shutting down and takes no new requests");
     if (s->state == GLMW_STATE_FAILED)
         return xerr_set(err, -EIO, "the daemon has failed and is about to exit");
-    if (e->opcode == GLMW_OP_RESUME || e->flags & GLMW_ENT_KEEP)
-        return xerr_set(err, -EOPNOTSUPP, "resuming a stream was not granted by this daemon");
+    if (e->flags & GLMW_ENT_KEEP && !(c->features & GLMW_FEAT_RESUME))
+        return xerr_set(err, -EOPNOTSUPP, "keeping a stream was not granted in the handshake");
     if (e->opcode == GLMW_OP_EMBED)
         return xerr_set(err, -EOPNOTSUPP, "embeddings were not granted by this daemon");
     if (e->flags & GLMW_ENT_BULK)
@@ -114,25 +114,45 @@ static int decode(struct conn *c, const struct glmw_entry *e, struct prep_req *p
     return 0;
 }
 
-static void link_request(struct conn *c, struct request *r) {
-    r->next = c->requests;
+static void insert(struct request *r) {
+    struct request **first = r->conn ? &r->conn->requests : &r->server->adrift;
+
+    r->prev = NULL;
+    r->next = *first;
     if (r->next)
         r->next->prev = r;
-    c->requests = r;
-    c->n_live++;
-    c->user->live++;
-    c->server->n_live++;
+    *first = r;
+    if (r->conn)
+        r->conn->n_live++;
+}
+
+static void take_out(struct request *r) {
+    *(r->prev ? &r->prev->next : r->conn ? &r->conn->requests : &r->server->adrift) = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    if (r->conn)
+        r->conn->n_live--;
+}
+
+void request_link(struct server *s, struct conn *c, struct request *r) {
+    r->server = s;
+    r->conn = c;
+    r->user = c->user;
+    insert(r);
+    r->user->live++;
+    s->n_live++;
+}
+
+void request_move(struct request *r, struct conn *to) {
+    take_out(r);
+    r->conn = to;
+    insert(r);
 }
 
 static void unlink_request(struct request *r) {
-    struct conn *c = r->conn;
-
-    *(r->prev ? &r->prev->next : &c->requests) = r->next;
-    if (r->next)
-        r->next->prev = r->prev;
-    c->n_live--;
-    c->user->live--;
-    c->server->n_live--;
+    take_out(r);
+    r->user->live--;
+    r->server->n_live--;
 }
 
 static enum prep_op op_of(uint8_t opcode) {
@@ -143,6 +163,7 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     struct prep_req *p = r->prep;
     struct emit_accept a = {
         .tag = e->tag, .client_ns = e->client_ns, .quiet = e->flags & GLMW_ENT_QUIET, .owner = r};
+    struct kept *k = e->flags & GLMW_ENT_KEEP ? kept_new(c) : NULL;
     int ret;
 
     p->owner = r;
@@ -152,13 +173,22 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     p->max_tokens = e->max_tokens;
     p->received_ns = clock_now_ns();
     p->deadline_ns = e->deadline_ms ? p->received_ns + e->deadline_ms * CLOCK_NS_PER_MS : 0;
+    if (k) {
+        a.stream_id = k->id;
+        a.store = kept_store(c->server, k);
+    }
     ret = emit_conn_accept(c->out, &a, &p->stream);
-    if (ret < 0)
+    if (ret < 0) {
+        kept_free(c->server, k);
         return ret;
-    r->conn = c;
+    }
+    if (k)
+        k->request = r;
+    r->kept = k;
+    r->stream = p->stream;
     r->tag = e->tag;
     r->with_worker = true;
-    link_request(c, r);
+    request_link(c->server, c, r);
     prep_push(c->server->opt.prep, p);
     return 0;
 }
@@ -194,17 +224,21 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
     if (r)
         prep_req_free(r->prep);
     free(r);
+    return request_refuse(c, e->tag, ret, &err);
+}
+
+int request_refuse(struct conn *c, uint64_t tag, int ret, struct xerr *err) {
     /* room is missing, or the connection has just broken: server_turn sees to that */
-    if (ret == -ENOBUFS && err.code == 0)
+    if (ret == -ENOBUFS && err->code == 0)
         return ret;
-    if (ret == -EPIPE && err.code == 0)
+    if (ret == -EPIPE && err->code == 0)
         return 0;
-    ret = emit_conn_refuse(c->out, e->tag, ret, err.msg);
+    ret = emit_conn_refuse(c->out, tag, ret, err->msg);
     return ret == -ENOBUFS ? ret : 0;
 }
 
 void request_cancel(struct request *r) {
-    struct server *s = r->conn->server;
+    struct server *s = r->server;
     struct prep_req *p = r->prep;
 
     if (!r->with_worker || atomic_exchange(&p->cancelled, true))
@@ -221,13 +255,18 @@ void request_cancel(struct request *r) {
 void request_retired(void *ctx, void *owner) {
     struct request *r = owner;
     struct conn *c = r->conn;
+    struct server *s = r->server;
+    struct user *u = r->user;
 
     (void)ctx;
     unlink_request(r);
+    kept_ended(r);
     prep_req_free(r->prep);
     free(r);
-    if (c->state == CONN_CLOSING)
-        server_wake(c->server);
+    if (!c)
+        user_put(s, u);
+    if (!c || c->state == CONN_CLOSING)
+        server_wake(s);
 }
 
 void request_outcome(struct server *s, struct prep_req *p) {

@@ -44,10 +44,17 @@ int server_new(const struct server_options *opt, struct server **ret) {
         return -ENOMEM;
     s->opt = *opt;
     s->listen_fd = s->lock_fd = -1;
+    s->max_kept = opt->conf->max_kept;
+    s->kept = s->max_kept ? calloc(s->max_kept, sizeof *s->kept) : NULL;
+    if (s->max_kept && !s->kept) {
+        free(s);
+        return -ENOMEM;
+    }
     s->state = GLMW_STATE_LOADING;
     while (s->generation == 0)
         if (getrandom(&s->generation, sizeof s->generation, 0) < 0 && errno != EINTR) {
             r = -errno;
+            free(s->kept);
             free(s);
             return r;
         }
@@ -76,6 +83,7 @@ struct server *server_free(struct server *s) {
     }
     if (s->lock_fd >= 0)
         close(s->lock_fd);
+    free(s->kept);
     free(s);
     return NULL;
 }
@@ -145,8 +153,8 @@ bool server_turn(struct server *s) {
     return s->any_ready || atomic_load_explicit(&s->woken, memory_order_relaxed);
 }
 
-static void expire_queued(struct server *s, struct conn *c, uint64_t now) {
-    for (struct request *r = c->requests, *next; r; r = next) {
+static void expire_queued(struct server *s, struct request *first, uint64_t now) {
+    for (struct request *r = first, *next; r; r = next) {
         next = r->next;
         if (!r->with_worker || !r->prep->deadline_ns || r->prep->deadline_ns > now)
             continue;
@@ -164,8 +172,14 @@ static void end_stalled(struct server *s, struct conn *c, uint64_t now) {
 
     if (FAULT(conn_waits_for_ever) || emit_conn_stalled_ns(c->out, now) < limit_ns)
         return;
-    if (emit_conn_give_up(c->out) == 0)
+    if (c->n_live == 0)
         return;
+    for (struct request *r = c->requests, *next; r; r = next) {
+        next = r->next;
+        if (r->kept)
+            kept_detach(r, -ETIMEDOUT, "nobody read the answer for too long; it can be resumed");
+    }
+    emit_conn_give_up(c->out);
     conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_STALLED, "requests ended: the client does not read its answers");
     for (struct request *r = c->requests; r; r = r->next)
         request_cancel(r);
@@ -182,12 +196,14 @@ void server_tick(struct server *s) {
         }
         if (c->state != CONN_OPEN)
             continue;
-        expire_queued(s, c, now);
+        expire_queued(s, c->requests, now);
         emit_conn_rescue(c->out);
         end_stalled(s, c, now);
         if (c->blocked)
             c->ready = s->any_ready = true;
     }
+    expire_queued(s, s->adrift, now);
+    kept_tick(s, now);
     users_sweep(s);
 }
 
@@ -249,22 +265,29 @@ void server_write_status(struct server *s, const struct server_status *st) {
             server_write_conn_status(s, c);
 }
 
+static void drop_queued(struct server *s, struct request *first, int status, const char *text) {
+    for (struct request *r = first; r; r = r->next)
+        if (r->with_worker && prep_take_back(s->opt.prep, r->prep)) {
+            r->with_worker = false;
+            emit_stream_fail(s->opt.emit, r->prep->stream, status, text);
+        }
+}
+
 void server_drop_queued(struct server *s, int status, const char *text) {
     for (struct conn *c = s->conns; c; c = c->next)
-        for (struct request *r = c->requests; r; r = r->next)
-            if (r->with_worker && prep_take_back(s->opt.prep, r->prep)) {
-                r->with_worker = false;
-                emit_stream_fail(s->opt.emit, r->prep->stream, status, text);
-            }
+        drop_queued(s, c->requests, status, text);
+    drop_queued(s, s->adrift, status, text);
 }
 
 void server_close_all(struct server *s) {
+    for (struct request *r = s->adrift; r; r = r->next)
+        request_cancel(r);
     for (struct conn *c = s->conns; c; c = c->next)
         conn_close(c, s->state == GLMW_STATE_FAILED ? -EIO : -ESHUTDOWN, "the daemon has stopped");
 }
 
 bool server_is_empty(const struct server *s) {
-    return s->n_conns == 0;
+    return s->n_conns == 0 && s->adrift == NULL;
 }
 
 uint32_t server_live(const struct server *s) {

@@ -66,7 +66,7 @@ void server_stop_listening(struct server *s); /* and removes its socket */
 /* Ends what no text worker has begun: the engine will never see it. */
 void server_drop_queued(struct server *s, int status, const char *text);
 void server_close_all(struct server *s);
-bool server_is_empty(const struct server *s); /* no connection left */
+bool server_is_empty(const struct server *s); /* no connection left, nor a kept stream that runs */
 uint32_t server_live(const struct server *s); /* accepted requests without END */
 uint32_t server_connections(const struct server *s);
 

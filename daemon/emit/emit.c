@@ -16,7 +16,13 @@
 #include "seal.h"
 #include "size.h"
 
-enum { OUTBOX_DEFAULT = 128 << 10, BATCH = 64, HANDOVER_MIN = 4096, CALLED_NS = 30000 };
+enum {
+    OUTBOX_DEFAULT = 128 << 10,
+    STORE_DEFAULT = 64 << 10,
+    BATCH = 64,
+    HANDOVER_MIN = 4096,
+    CALLED_NS = 30000
+};
 
 static uint32_t pow2_at_least(uint64_t n) {
     uint32_t p = HANDOVER_MIN;
@@ -24,6 +30,29 @@ static uint32_t pow2_at_least(uint64_t n) {
     while (p < n && p < (1u << 20))
         p <<= 1;
     return p;
+}
+
+static int make_stores(struct emit *e) {
+    uint32_t n = e->opt.max_kept, each = e->opt.store_bytes ? e->opt.store_bytes : STORE_DEFAULT;
+    uint64_t bytes;
+
+    e->opt.store_bytes = each;
+    e->depot = calloc(1, sizeof *e->depot);
+    if (!e->depot)
+        return -ENOMEM;
+    e->depot->e = e;
+    e->depot->closing = true;
+    e->depot->first = NO_STREAM;
+    if (n == 0)
+        return 0;
+    e->stores = calloc(n, sizeof *e->stores);
+    if (size_mul(n, each, &bytes))
+        e->store_mem = calloc(1, bytes);
+    if (!e->stores || !e->store_mem)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n; i++)
+        e->stores[i] = (struct estore){.buf = e->store_mem + (size_t)i * each, .cap = each};
+    return 0;
 }
 
 int emit_new(const struct emit_options *opt, struct emit **ret) {
@@ -36,11 +65,12 @@ int emit_new(const struct emit_options *opt, struct emit **ret) {
     if (!e->opt.outbox_bytes)
         e->opt.outbox_bytes = OUTBOX_DEFAULT;
     atomic_init(&e->retired, NO_STREAM);
+    pthread_mutex_init(&e->moving, NULL);
     e->streams = calloc(opt->max_streams, sizeof *e->streams);
     e->credit = calloc(opt->max_streams, sizeof *e->credit);
     if (size_mul(opt->max_streams, e->opt.outbox_bytes, &bytes))
         e->outboxes = calloc(1, bytes);
-    if (!e->streams || !e->credit || !e->outboxes ||
+    if (!e->streams || !e->credit || !e->outboxes || make_stores(e) < 0 ||
         spsc_init(&e->handover, pow2_at_least(4 * (uint64_t)opt->max_streams), sizeof(struct stream_event)) <
             0) {
         emit_free(e);
@@ -60,6 +90,10 @@ struct emit *emit_free(struct emit *e) {
     if (!e)
         return NULL;
     spsc_done(&e->handover);
+    pthread_mutex_destroy(&e->moving);
+    free(e->store_mem);
+    free(e->stores);
+    free(e->depot);
     free(e->parser_mem);
     free(e->outboxes);
     free(e->credit);
@@ -75,9 +109,12 @@ static uint64_t parser_bytes(const struct tok *tok) {
 }
 
 uint64_t emit_text_bytes(const struct emit *e, const struct tok *tok) {
-    uint64_t all = 0;
+    uint64_t all = 0, kept = (uint64_t)e->opt.max_kept * e->opt.store_bytes;
 
-    return size_mul(parser_bytes(tok) + e->opt.outbox_bytes, e->opt.max_streams, &all) ? all : UINT64_MAX;
+    if (!size_mul(parser_bytes(tok) + e->opt.outbox_bytes, e->opt.max_streams, &all) ||
+        all > UINT64_MAX - kept)
+        return UINT64_MAX;
+    return all + kept;
 }
 
 int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos,
@@ -102,6 +139,31 @@ int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, si
         return xerr_set(err, r, "the output parsers could not be set up: %s", strerror(-r));
     e->tok = tok;
     return 0;
+}
+
+/* ---- connections come and go under the other threads ----------------------------------------------------
+ */
+
+/* Sequentially consistent, as are stores of emit_stream.conn: either the thread that enters sees where the
+ * stream is now, or emit_quiesce sees that it is in. */
+void emit_enter(_Atomic uint32_t *in) {
+    atomic_fetch_add(in, 1);
+}
+
+void emit_leave(_Atomic uint32_t *in) {
+    atomic_fetch_add(in, 1);
+}
+
+/* Both threads are in for a step's worth of records at most, and wait for no client. */
+void emit_quiesce(struct emit *e) {
+    _Atomic uint32_t *in[] = {&e->engine_in, &e->emit_in};
+
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t was = atomic_load(in[i]);
+
+        while ((was & 1) && atomic_load(in[i]) == was)
+            sched_yield();
+    }
 }
 
 /* ---- the engine's sink ----------------------------------------------------------------------------------
@@ -145,6 +207,28 @@ static void sink_expect(void *ctx) {
         spsc_call(&e->handover);
 }
 
+/* The right of the connection the stream is at; NULL: not now. */
+static struct emit_conn *hold_conn(struct emit_stream *s, uint64_t call, struct emit_conn **held) {
+    for (;;) {
+        struct emit_conn *c = s->conn;
+
+        if (!c->engine_holds) {
+            if (c->turned_away == call)
+                return NULL;
+            if (!econn_trylock(c)) {
+                c->turned_away = call;
+                return NULL;
+            }
+            c->engine_holds = true;
+            c->next_held = *held;
+            *held = c;
+            econn_refresh(c);
+        }
+        if (s->conn == c) /* it cannot move any more */
+            return c;
+    }
+}
+
 static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
     struct emit *e = ctx;
     bool direct = publishes_itself(e);
@@ -152,27 +236,18 @@ static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
     bool handed = false;
     uint64_t call = ++e->publish_calls;
 
+    emit_enter(&e->engine_in);
     if (FAULT(slow_publish)) /* the handicap of `make bench` */
         for (uint64_t until = clock_now_ns() + 200 * CLOCK_NS_PER_US; clock_now_ns() < until;)
             ;
     for (uint32_t i = 0; i < n; i++) {
         struct emit_stream *s = estream_get(e, ev[i].stream);
-        struct emit_conn *c;
 
         if (!s)
             continue;
-        c = s->conn;
-        if (direct && !c->engine_holds && c->turned_away != call) {
-            if (econn_trylock(c)) {
-                c->engine_holds = true;
-                c->next_held = held;
-                held = c;
-                econn_refresh(c);
-            } else {
-                c->turned_away = call;
-            }
-        }
-        if (!c->engine_holds) {
+        /* once one event went the other way the later ones follow it, even if the stream moved meanwhile */
+        if (!direct || s->handed_over == call || !hold_conn(s, call, &held)) {
+            s->handed_over = call;
             hand_over(e, &ev[i]);
             handed = true;
             continue;
@@ -186,21 +261,21 @@ static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
         econn_settle(c);
         econn_unlock(c);
     }
+    emit_leave(&e->engine_in);
     if (handed)
         spsc_wake(&e->handover);
 }
 
-static uint32_t sink_refresh(void *ctx, struct stream_id id) {
-    struct emit *e = ctx;
-    struct emit_stream *s = estream_get(e, id);
-    struct emit_conn *c;
+static uint32_t refresh_stream(struct emit_stream *s) {
+    struct emit_conn *c = s->conn;
     uint32_t credit;
 
-    if (!s)
-        return UINT32_MAX;
-    c = s->conn;
     if (!econn_trylock(c))
         return 0;
+    if (s->conn != c) { /* it has just moved; io kicks the engine when it has arrived */
+        econn_unlock(c);
+        return 0;
+    }
     econn_refresh(c);
     estream_flush(s);
     credit = estream_credit(s);
@@ -219,6 +294,19 @@ static uint32_t sink_refresh(void *ctx, struct stream_id id) {
     return credit;
 }
 
+static uint32_t sink_refresh(void *ctx, struct stream_id id) {
+    struct emit *e = ctx;
+    struct emit_stream *s = estream_get(e, id);
+    uint32_t credit;
+
+    if (!s)
+        return UINT32_MAX;
+    emit_enter(&e->engine_in);
+    credit = refresh_stream(s);
+    emit_leave(&e->engine_in);
+    return credit;
+}
+
 void emit_get_sink(struct emit *e, struct stream_sink *ret) {
     *ret = (struct stream_sink){
         .ctx = e,
@@ -233,6 +321,24 @@ void emit_get_sink(struct emit *e, struct stream_sink *ret) {
 /* ---- the emit thread ------------------------------------------------------------------------------------
  */
 
+/* The right of the connection the stream is at, once per batch. */
+static struct emit_conn *batch_conn(struct emit_stream *s, struct emit_conn **held) {
+    for (;;) {
+        struct emit_conn *c = s->conn, *h;
+
+        for (h = *held; h && h != c; h = h->next_batch)
+            ;
+        if (!h) {
+            econn_lock(c);
+            c->next_batch = *held;
+            *held = c;
+            econn_refresh(c);
+        }
+        if (s->conn == c)
+            return c;
+    }
+}
+
 /* One batch: everything that is there, at most BATCH events. The records count as consumed only after all of
  * them were published, because the engine takes an empty ring as leave to publish itself. */
 static uint32_t publish_batch(struct emit *e) {
@@ -241,21 +347,15 @@ static uint32_t publish_batch(struct emit *e) {
     uint32_t n = 0;
     bool kick = false;
 
+    emit_enter(&e->emit_in);
     while (n < BATCH && (ev = spsc_peek_at(&e->handover, n))) {
         struct emit_stream *s = estream_get(e, ev->stream);
-        struct emit_conn *c = s ? s->conn : NULL, *h;
+        struct emit_conn *c;
 
         n++;
         if (!s)
             continue;
-        for (h = held; h && h != c; h = h->next_batch)
-            ;
-        if (!h) {
-            econn_lock(c);
-            c->next_batch = held;
-            held = c;
-            econn_refresh(c);
-        }
+        c = batch_conn(s, &held);
         estream_event(s, ev);
         set_credit(s, estream_credit(s));
         kick = kick || c->denied;
@@ -265,6 +365,7 @@ static uint32_t publish_batch(struct emit *e) {
         econn_settle(c);
         econn_unlock(c);
     }
+    emit_leave(&e->emit_in);
     spsc_advance(&e->handover, n);
     if (kick)
         e->opt.kick(e->opt.ctx);

@@ -8,6 +8,9 @@
  * thread, as it does with everything when more than `inline_conns` connections are open or the emit thread
  * still has work: so records of a stream keep their order whoever writes them, and the engine never waits.
  *
+ * A *kept* stream has a store: the last of its records stay there, so that another tag, on another connection
+ * as a rule, can get them again and go on from there. Its client gone, it goes on and fills the store.
+ *
  * Lifetime of a stream: accepted by io, bound by a text worker, fed by the engine, ended by the END event or
  * by io; then it is *retired*: io takes it from the retired list and only then reuses slot and memory. */
 #ifndef GLMD_EMIT_H
@@ -31,6 +34,8 @@ struct emit_options {
     uint32_t max_streams;
     uint32_t inline_conns; /* up to so many connections the engine thread publishes itself */
     uint32_t outbox_bytes; /* per stream; 0 = 128 KiB. Touched only when a client is slow */
+    uint32_t max_kept;     /* stores for streams that can be resumed */
+    uint32_t store_bytes;  /* of each; 0 = 64 KiB */
     void *ctx;
     void (*kick)(void *ctx);                        /* credit may have come back: tell the engine */
     void (*wake_io)(void *ctx);                     /* something waits for emit_take_retired or _is_broken */
@@ -82,6 +87,8 @@ void emit_conn_get_stats(struct emit_conn *c, struct emit_conn_stats *ret);
 
 struct emit_accept {
     uint64_t tag, client_ns;
+    uint64_t stream_id; /* told in ACCEPTED; 0 = not kept */
+    uint32_t store;     /* with stream_id: which one, below max_kept; not in use */
     bool quiet;
     void *owner; /* given back by emit_take_retired */
 };
@@ -96,6 +103,21 @@ int emit_conn_notice(struct emit_conn *c, uint32_t what); /* -ENOBUFS: left out 
 void emit_stream_fail(struct emit *e, struct stream_id id, int status, const char *text);
 /* Answers TOKENIZE (ids, which stay until the stream is retired) and COUNT (ids == NULL). */
 void emit_stream_ids(struct emit *e, struct stream_id id, const uint32_t *ids, uint32_t n_ids);
+
+/* ---- kept streams: io thread ---- */
+
+/* 0 when a tag can go on from there, -ENODATA when those records are gone or were never said. */
+int emit_store_check(struct emit *e, uint32_t store, struct stream_id live, uint32_t from_seq);
+/* Takes a kept stream from its tag, which gets ERROR, USAGE and END when status is not 0. It goes on without
+ * a client. One that only replays is retired. Nothing happens to one that has ended meanwhile. */
+void emit_stream_detach(struct emit *e, struct stream_id id, int status, const char *text);
+/* Gives a detached stream the tag in a: ACCEPTED, its records from from_seq on, then what comes. -ESTALE: it
+ * has ended meanwhile, take what is retired; otherwise as emit_conn_accept and emit_store_check. */
+int emit_stream_attach(struct emit_conn *c, struct stream_id id, const struct emit_accept *a,
+                       uint32_t from_seq);
+/* The same for one that has ended: a stream of its own, that has nothing but its store. */
+int emit_conn_replay(struct emit_conn *c, const struct emit_accept *a, uint32_t from_seq,
+                     struct stream_id *ret);
 
 /* Calls fn for every retired stream, whose slot is free afterwards. */
 void emit_take_retired(struct emit *e, void (*fn)(void *ctx, void *owner), void *ctx);

@@ -49,6 +49,7 @@ enum stream_state {
     STREAM_FREE = 0,
     STREAM_OPEN,   /* accepted; prepared by a text worker or running */
     STREAM_ENDING, /* the last words wait for room */
+    STREAM_REPLAY, /* nothing but the store of a stream that has ended, for a tag that came later */
     STREAM_DONE,   /* END was put; on the retired list */
 };
 
@@ -65,21 +66,45 @@ struct piece {
     uint32_t tool_index;
 };
 
+/* The last records of a kept stream, the text behind each; see estore.c. */
+struct estore {
+    uint8_t *buf;
+    size_t cap;          /* a multiple of 8 */
+    uint64_t head, tail; /* bytes, free-running */
+    uint32_t first_seq, next_seq;
+};
+
+struct estore_at { /* a record in it */
+    uint64_t pos;
+    uint32_t seq;
+};
+
 struct emit_stream {
     struct emit *e;
-    struct emit_conn *conn;
+    /* Changes while a kept stream moves (emove.c), by io, with the right of the old connection. Who is not io
+     * reads it inside emit_enter(), takes that right and reads it again. */
+    struct emit_conn *_Atomic conn;
     void *owner;
     _Atomic uint32_t gen; /* 0 = free */
     uint32_t next_gen;    /* io */
     uint32_t index;
     uint32_t prev, next; /* on the connection's list */
+    bool linked;         /* it is on it */
     _Atomic uint32_t next_retired;
     enum stream_state state;
     uint64_t tag;
     uint32_t seq;
     bool quiet, bound, first_sent, overflow;
-    bool given_up; /* its reader did not read for too long: only the last words are still shown */
+    bool given_up;    /* its reader did not read for too long: only the last words are still shown */
+    bool tool_events; /* granted to the connection it was submitted on */
     uint32_t rec_per_token;
+
+    struct estore *store; /* NULL: not kept */
+    bool replaying;       /* records of the store go first, from `replay` on */
+    bool held;            /* io is moving it: nothing leaves the outbox */
+    struct estore_at replay;
+    uint64_t
+        handed_over; /* engine thread only: the publish call in which an event went to the other thread */
 
     struct outparse *parser;
     bool open_token; /* the TOKEN piece of the event being read may still take text */
@@ -109,7 +134,12 @@ struct emit {
     void *parser_mem;
     const struct tok *tok;
     struct outparse_vocab vocab;
-    uint32_t free_hint; /* io: where to look for a free slot */
+    struct estore *stores; /* [max_kept] */
+    uint8_t *store_mem;
+    struct emit_conn *depot; /* kept streams without a client: a connection that is closed and never freed */
+    pthread_mutex_t moving;  /* io moves a stream, a text worker binds one */
+    _Atomic uint32_t engine_in, emit_in; /* odd while that thread may hold a connection's address */
+    uint32_t free_hint;                  /* io: where to look for a free slot */
     _Atomic uint32_t n_conns;
     _Atomic uint32_t retired; /* newest first, NO_STREAM = none */
 
@@ -119,6 +149,11 @@ struct emit {
     bool running;
     _Atomic uint32_t stop;
 };
+
+/* emit.c: between the two a connection seen in a stream is not freed, though the stream may move away */
+void emit_enter(_Atomic uint32_t *in);
+void emit_leave(_Atomic uint32_t *in);
+void emit_quiesce(struct emit *e); /* io: what the other threads saw before is forgotten */
 
 /* econn.c: the right, the ring, the text arena */
 void econn_lock(struct emit_conn *c);
@@ -146,6 +181,25 @@ void estream_fail(struct emit_stream *s, int status, const char *text);
 void estream_give_up(struct emit_stream *s);
 void estream_retire(struct emit_stream *s);
 uint32_t estream_credit(const struct emit_stream *s);
+void estream_link(struct emit_stream *s, struct emit_conn *c);
+void estream_unlink(struct emit_stream *s);
+/* ERROR, USAGE and END of a tag whose stream goes on without it; they are not of the stream's own record. */
+void estream_farewell(struct emit_stream *s, int status, const char *text);
+
+/* estore.c: the last records of a kept stream */
+void estore_reset(struct estore *st);
+void estore_add(struct estore *st, const void *slot64, const void *text);
+/* Where to go on: seq, or behind the alternatives that it is one of. False: fallen out, or never said. */
+bool estore_find(const struct estore *st, uint32_t seq, struct estore_at *ret);
+/* The record at pos and its text, of at most GLMW_SPAN_MAX bytes; returns how far the next is. */
+size_t estore_read(const struct estore *st, uint64_t pos, void *ret_slot64, void *ret_text);
+
+/* emit_io.c: what io's ways to a stream have in common */
+struct emit_stream *emit_take_slot(struct emit *e);
+void emit_start_stream(struct emit_stream *s, struct emit_conn *c, const struct emit_accept *a);
+bool emit_io_room(struct emit_conn *c, uint32_t n);
+bool emit_conn_is_full(const struct emit_conn *c); /* no further stream can be promised its last words */
+void emit_put_accepted(struct emit_conn *c, const struct emit_accept *a, uint32_t seq);
 
 /* epiece.c: from parser events to pieces in the outbox */
 void epiece_sink(void *arg, const struct outparse_ev *ev);

@@ -51,6 +51,7 @@ void emit_conn_close(struct emit_conn *c) {
 void emit_conn_free(struct emit_conn *c) {
     if (!c)
         return;
+    emit_quiesce(c->e); /* a stream may have left it while another thread was on its way to it */
     atomic_fetch_sub_explicit(&c->e->n_conns, 1, memory_order_relaxed);
     free(c->txt_after);
     free(c);
@@ -138,7 +139,7 @@ void emit_conn_get_stats(struct emit_conn *c, struct emit_conn_stats *ret) {
     econn_unlock(c);
 }
 
-static struct emit_stream *take_slot(struct emit *e) {
+struct emit_stream *emit_take_slot(struct emit *e) {
     for (uint32_t n = 0; n < e->opt.max_streams; n++) {
         uint32_t i = (e->free_hint + n) % e->opt.max_streams;
 
@@ -151,12 +152,15 @@ static struct emit_stream *take_slot(struct emit *e) {
     return NULL;
 }
 
-static void start_stream(struct emit_stream *s, struct emit_conn *c, const struct emit_accept *a) {
+void emit_start_stream(struct emit_stream *s, struct emit_conn *c, const struct emit_accept *a) {
     s->conn = c;
     s->owner = a->owner;
     s->tag = a->tag;
     s->quiet = a->quiet;
     s->seq = 0;
+    s->tool_events = c->tool_events;
+    s->store = a->stream_id ? &c->e->stores[a->store] : NULL;
+    s->replaying = s->held = false;
     s->bound = s->first_sent = s->overflow = s->given_up = s->has_error = s->open_token = false;
     s->rec_per_token = stream_token_records(0);
     s->out_head = s->out_tail = s->last_at = 0;
@@ -164,33 +168,30 @@ static void start_stream(struct emit_stream *s, struct emit_conn *c, const struc
     s->n_ids = s->ids_at = 0;
     memset(&s->usage, 0, sizeof s->usage);
     s->state = STREAM_OPEN;
-    s->prev = NO_STREAM;
-    s->next = c->first;
-    if (s->next != NO_STREAM)
-        s->e->streams[s->next].prev = s->index;
-    c->first = s->index;
+    estream_link(s, c);
     if (s->next_gen == 0)
         s->next_gen = 1;
     atomic_store_explicit(&s->gen, s->next_gen++, memory_order_release);
     atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
 }
 
-static void put_accepted(struct emit_stream *s, uint64_t client_ns) {
+void emit_put_accepted(struct emit_conn *c, const struct emit_accept *a, uint32_t seq) {
     struct glmw_rec r;
 
     memset(&r, 0, sizeof r);
     r.type = GLMW_REC_ACCEPTED;
-    r.seq = s->seq++;
-    r.tag = s->tag;
+    r.seq = seq;
+    r.tag = a->tag;
     r.token = GLMW_TOKEN_NONE;
     r.logprob = NAN;
     r.t_ns = clock_now_ns();
-    r.u.accepted.client_ns = client_ns;
-    econn_put(s->conn, &r);
+    r.u.accepted.client_ns = a->client_ns;
+    r.u.accepted.stream_id = a->stream_id;
+    econn_put(c, &r);
 }
 
 /* Room for io's own records, asking the client for it when there is none. */
-static bool io_room(struct emit_conn *c, uint32_t n) {
+bool emit_io_room(struct emit_conn *c, uint32_t n) {
     if (econn_room(c) >= n)
         return true;
     econn_refresh(c);
@@ -205,23 +206,30 @@ static bool io_room(struct emit_conn *c, uint32_t n) {
     return false;
 }
 
+bool emit_conn_is_full(const struct emit_conn *c) {
+    return (uint64_t)(emit_conn_live(c) + 1) * GLMW_RESERVED_RECS + MIN_OPEN_SLOTS > c->tq.size;
+}
+
 int emit_conn_accept(struct emit_conn *c, const struct emit_accept *a, struct stream_id *ret) {
     struct emit_stream *s;
     int r = 0;
 
-    if ((uint64_t)(emit_conn_live(c) + 1) * GLMW_RESERVED_RECS + MIN_OPEN_SLOTS > c->tq.size)
+    if (emit_conn_is_full(c))
         return -EBUSY;
-    s = take_slot(c->e);
+    s = emit_take_slot(c->e);
     if (!s)
         return -EBUSY;
     econn_lock(c);
     if (econn_is_gone(c)) {
         r = -EPIPE;
-    } else if (!io_room(c, 1 + GLMW_RESERVED_RECS)) {
+    } else if (!emit_io_room(c, 1 + GLMW_RESERVED_RECS)) {
         r = -ENOBUFS;
     } else {
-        start_stream(s, c, a);
-        put_accepted(s, a->client_ns);
+        emit_start_stream(s, c, a);
+        /* the store begins behind it: whoever resumes gets an ACCEPTED of his own */
+        if (s->store)
+            estore_reset(s->store);
+        emit_put_accepted(c, a, s->seq++);
         atomic_store_explicit(&c->e->credit[s->index].records, estream_credit(s), memory_order_relaxed);
         *ret = (struct stream_id){s->index, atomic_load_explicit(&s->gen, memory_order_relaxed)};
     }
@@ -240,7 +248,7 @@ int emit_conn_refuse(struct emit_conn *c, uint64_t tag, int status, const char *
         ret = -EPIPE;
         goto out;
     }
-    if (!io_room(c, 2)) {
+    if (!emit_io_room(c, 2)) {
         ret = -ENOBUFS;
         goto out;
     }
@@ -343,6 +351,7 @@ void emit_take_retired(struct emit *e, void (*fn)(void *ctx, void *owner), void 
         atomic_store_explicit(&s->gen, 0, memory_order_release);
         s->conn = NULL;
         s->owner = NULL;
+        s->store = NULL;
         s->state = STREAM_FREE;
         fn(ctx, owner);
     }
@@ -354,6 +363,7 @@ void emit_stream_bind(struct emit *e, struct stream_id id, const struct emit_bin
 
     if (!s)
         return;
+    pthread_mutex_lock(&e->moving); /* not under our hands, and not to a connection that goes away */
     econn_lock(s->conn);
     s->rec_per_token = stream_token_records(b->n_alts);
     if (s->parser) {
@@ -370,4 +380,5 @@ void emit_stream_bind(struct emit *e, struct stream_id id, const struct emit_bin
         s->bound = true;
     }
     econn_unlock(s->conn);
+    pthread_mutex_unlock(&e->moving);
 }

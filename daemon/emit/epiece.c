@@ -101,7 +101,7 @@ static void put_tool(struct emit_stream *s, uint32_t call, uint16_t phase) {
     };
 
     s->open_token = false;
-    if (s->conn->tool_events || FAULT(emit_tool_records_ungranted))
+    if (s->tool_events || FAULT(emit_tool_records_ungranted))
         epiece_put(s, &p, NULL, NULL);
 }
 

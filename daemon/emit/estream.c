@@ -50,12 +50,24 @@ static struct glmw_rec record(struct emit_stream *s, uint8_t type, uint64_t t_ns
     return r;
 }
 
+/* A kept stream whose client is gone is not short of room: it only fills its store. */
+static uint32_t room(const struct emit_stream *s) {
+    return econn_is_gone(s->conn) ? UINT32_MAX : econn_room(s->conn);
+}
+
+static void put(struct emit_stream *s, const void *slot64, const void *text) {
+    if (s->store)
+        estore_add(s->store, slot64, text);
+    if (!econn_is_gone(s->conn))
+        econn_put(s->conn, slot64);
+}
+
 /* False: the arena is full. */
 static bool set_text(struct emit_conn *c, struct glmw_rec *r, const void *text, uint32_t len) {
     if (len <= GLMW_INLINE_BYTES) {
         r->flags |= GLMW_RF_INLINE;
         memcpy(r->u.text, text, len);
-    } else if (!econn_text(c, text, len, &r->text_off)) {
+    } else if (!econn_is_gone(c) && !econn_text(c, text, len, &r->text_off)) {
         return false;
     }
     r->text_len = (uint16_t)len;
@@ -74,21 +86,21 @@ static void put_alts(struct emit_stream *s, const struct stream_alt *alts, uint3
             a.alt[j].token = i + j < n ? alts[i + j].token : GLMW_TOKEN_NONE;
             a.alt[j].logprob = i + j < n ? alts[i + j].logprob : NAN;
         }
-        econn_put(s->conn, &a);
+        put(s, &a, NULL);
     }
 }
 
 static bool put_tool(struct emit_stream *s, const struct piece *p) {
     struct glmw_rec r;
 
-    if (econn_room(s->conn) < 1)
+    if (room(s) < 1)
         return false;
     r = record(s, GLMW_REC_TOOL, p->t_ns);
     r.channel = p->channel;
     r.flags = p->flags;
     r.u.tool.index = p->tool_index;
     r.u.tool.phase = p->tool_phase;
-    econn_put(s->conn, &r);
+    put(s, &r, NULL);
     return true;
 }
 
@@ -105,7 +117,7 @@ static bool put_piece(struct emit_stream *s, struct piece *p, const uint8_t *bod
         bool last = p->off + n == p->len;
         struct glmw_rec r;
 
-        if (econn_room(c) < 1 + (alts + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC)
+        if (room(s) < 1 + (alts + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC)
             return false;
         r = record(s, p->off == 0 ? p->type : GLMW_REC_TEXT, p->t_ns);
         r.channel = p->channel;
@@ -126,7 +138,7 @@ static bool put_piece(struct emit_stream *s, struct piece *p, const uint8_t *bod
                 c->urgent = true;
             }
         }
-        econn_put(c, &r);
+        put(s, &r, text + p->off);
         if (alts)
             put_alts(s, (const void *)body, alts);
         p->off += n;
@@ -138,7 +150,7 @@ static bool put_ids(struct emit_stream *s) {
     while (s->ids_at < s->n_ids) {
         struct glmw_ids r;
 
-        if (econn_room(s->conn) < 1)
+        if (room(s) < 1)
             return false;
         memset(&r, 0, sizeof r);
         r.type = GLMW_REC_IDS;
@@ -149,22 +161,27 @@ static bool put_ids(struct emit_stream *s) {
         r.count =
             (uint8_t)(s->n_ids - s->ids_at < GLMW_IDS_PER_REC ? s->n_ids - s->ids_at : GLMW_IDS_PER_REC);
         s->ids_at += r.count;
-        econn_put(s->conn, &r);
+        put(s, &r, NULL);
     }
     return true;
 }
 
 /* An error's text must not wait for room in the arena: without any, its beginning goes inline. */
+static void error_record(struct emit_conn *c, struct glmw_rec *r, int status, const char *text) {
+    size_t n = strlen(text);
+
+    r->token = (uint32_t)status;
+    if (!set_text(c, r, text, (uint32_t)n)) {
+        n = utf8_valid_prefix(text, GLMW_INLINE_BYTES);
+        set_text(c, r, text, (uint32_t)n);
+    }
+}
+
 static void put_error(struct emit_stream *s) {
     struct glmw_rec r = record(s, GLMW_REC_ERROR, s->end_ns);
-    size_t n = strlen(s->error_text);
 
-    r.token = (uint32_t)s->error_status;
-    if (!set_text(s->conn, &r, s->error_text, (uint32_t)n)) {
-        n = utf8_valid_prefix(s->error_text, GLMW_INLINE_BYTES);
-        set_text(s->conn, &r, s->error_text, (uint32_t)n);
-    }
-    econn_put(s->conn, &r);
+    error_record(s->conn, &r, s->error_status, s->error_text);
+    put(s, &r, s->error_text);
 }
 
 /* Three slots were kept back for this when the stream was accepted. The stream is on the retired list before
@@ -179,23 +196,109 @@ static void put_last_words(struct emit_stream *s) {
     s->usage.version = GLMW_USAGE_VERSION;
     s->usage.seq = s->seq++;
     s->usage.tag = s->tag;
-    econn_put(c, &s->usage);
+    put(s, &s->usage, NULL);
     r = record(s, GLMW_REC_END, s->end_ns);
     r.flags = GLMW_RF_STEP_END;
     r.token = s->end_token;
     r.u.end = s->end;
-    econn_put(c, &r);
+    put(s, &r, NULL);
     c->urgent = true;
     estream_retire(s);
 }
 
-bool estream_flush(struct emit_stream *s) {
-    if (econn_is_gone(s->conn)) {
-        s->out_head = s->out_tail = 0;
-        if (s->state == STREAM_ENDING)
-            estream_retire(s);
-        return true;
+void estream_farewell(struct emit_stream *s, int status, const char *text) {
+    uint32_t seq = s->replaying ? s->replay.seq : s->seq;
+    struct glmw_usage u = s->usage;
+    struct glmw_rec r = {
+        .type = GLMW_REC_ERROR, .seq = seq, .tag = s->tag, .logprob = NAN, .t_ns = clock_now_ns()};
+
+    error_record(s->conn, &r, status, text);
+    econn_put(s->conn, &r);
+    u.type = GLMW_REC_USAGE;
+    u.version = GLMW_USAGE_VERSION;
+    u.seq = seq + 1;
+    u.tag = s->tag;
+    econn_put(s->conn, &u);
+    r = (struct glmw_rec){.type = GLMW_REC_END,
+                          .flags = GLMW_RF_STEP_END,
+                          .seq = seq + 2,
+                          .tag = s->tag,
+                          .token = GLMW_TOKEN_NONE,
+                          .logprob = NAN,
+                          .t_ns = r.t_ns};
+    r.u.end.status = status;
+    r.u.end.reason = status == -ECANCELED ? GLMW_END_CANCELED : GLMW_END_ERROR;
+    econn_put(s->conn, &r);
+    s->conn->urgent = true;
+}
+
+/* The slots kept back for the tag are for these: nothing of an ended stream comes behind them. */
+static bool is_last_word(const struct emit_stream *s, const struct glmw_rec *r) {
+    return s->state == STREAM_REPLAY &&
+           (r->type == GLMW_REC_ERROR || r->type == GLMW_REC_USAGE || r->type == GLMW_REC_END);
+}
+
+/* The alternatives of a token follow it at once, so all of them need room with it. */
+static uint32_t group(const struct glmw_rec *r) {
+    if (r->type != GLMW_REC_TOKEN || !(r->flags & GLMW_RF_ALTS_FOLLOW))
+        return 1;
+    return 1 + (r->n_alts + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
+}
+
+/* False: no room. A record and its text are read out of the store and shown under the tag of today. */
+static bool put_replay(struct emit_stream *s) {
+    struct emit_conn *c = s->conn;
+    uint8_t text[GLMW_SPAN_MAX];
+
+    while (s->replay.seq < s->store->next_seq) {
+        struct glmw_rec r;
+        size_t bytes = estore_read(s->store, s->replay.pos, &r, text);
+
+        if (!is_last_word(s, &r) && econn_room(c) < group(&r))
+            return false;
+        if (bytes > sizeof r && !econn_text(c, text, r.text_len, &r.text_off))
+            return false;
+        r.tag = s->tag;
+        econn_put(c, &r);
+        s->replay.pos += bytes;
+        s->replay.seq++;
+        c->urgent = true;
     }
+    s->replaying = false;
+    return true;
+}
+
+static void drop_unseen(struct emit_stream *s) {
+    s->out_head = s->out_tail = 0;
+    if (s->state == STREAM_ENDING)
+        estream_retire(s);
+}
+
+/* What comes before anything new. 1: nothing, go on; 0: no room; 2: the stream is done with. */
+static int flush_old(struct emit_stream *s) {
+    bool gone = econn_is_gone(s->conn);
+
+    if (s->held)
+        return 2;
+    if (gone && !s->store) {
+        drop_unseen(s);
+        return 2;
+    }
+    if (gone)
+        s->replaying = false;
+    if (s->replaying && !put_replay(s))
+        return 0;
+    if (s->state != STREAM_REPLAY)
+        return 1;
+    estream_retire(s);
+    return 2;
+}
+
+bool estream_flush(struct emit_stream *s) {
+    int old = flush_old(s);
+
+    if (old != 1)
+        return old;
     while (s->out_head < s->out_tail) {
         struct piece p;
         bool done;
@@ -218,15 +321,33 @@ bool estream_flush(struct emit_stream *s) {
     return true;
 }
 
+void estream_link(struct emit_stream *s, struct emit_conn *c) {
+    s->prev = NO_STREAM;
+    s->next = c->first;
+    if (s->next != NO_STREAM)
+        s->e->streams[s->next].prev = s->index;
+    c->first = s->index;
+    s->linked = true;
+}
+
+void estream_unlink(struct emit_stream *s) {
+    struct emit *e = s->e;
+
+    if (!s->linked)
+        return;
+    *(s->prev == NO_STREAM ? &s->conn->first : &e->streams[s->prev].next) = s->next;
+    if (s->next != NO_STREAM)
+        e->streams[s->next].prev = s->prev;
+    s->linked = false;
+}
+
 void estream_retire(struct emit_stream *s) {
     struct emit *e = s->e;
     struct emit_conn *c = s->conn;
     uint32_t head = atomic_load_explicit(&e->retired, memory_order_relaxed);
 
     s->state = STREAM_DONE;
-    *(s->prev == NO_STREAM ? &c->first : &e->streams[s->prev].next) = s->next;
-    if (s->next != NO_STREAM)
-        e->streams[s->next].prev = s->prev;
+    estream_unlink(s);
     atomic_fetch_sub_explicit(&c->live, 1, memory_order_relaxed);
     do
         atomic_store_explicit(&s->next_retired, head, memory_order_relaxed);
@@ -241,7 +362,7 @@ uint32_t estream_credit(const struct emit_stream *s) {
 
     if (econn_is_gone(c))
         return UINT32_MAX; /* it goes on until its cancellation arrives; nothing is shown */
-    if (s->out_head < s->out_tail || econn_text_room(c) < 2 * GLMW_SPAN_MAX)
+    if (s->replaying || s->out_head < s->out_tail || econn_text_room(c) < 2 * GLMW_SPAN_MAX)
         return 0;
     room = econn_room(c);
     /* one step is in flight whenever the engine looks */
@@ -253,7 +374,9 @@ static void put_progress(struct emit_stream *s, const struct stream_event *ev) {
     struct glmw_rec r;
 
     /* news that are old by the time there is room are worth nothing */
-    if (s->quiet || econn_is_gone(s->conn) || s->out_head < s->out_tail || econn_room(s->conn) < 1)
+    if (s->quiet || s->held || s->replaying || s->out_head < s->out_tail || room(s) < 1)
+        return;
+    if (econn_is_gone(s->conn) && !s->store)
         return;
     r = record(s, GLMW_REC_PROGRESS, ev->t_ns);
     r.u.progress.done = g->done;
@@ -261,7 +384,7 @@ static void put_progress(struct emit_stream *s, const struct stream_event *ev) {
     r.u.progress.cached = g->cached;
     r.u.progress.queue_pos = g->queue_position;
     r.u.progress.phase = g->queue_position ? GLMW_PHASE_QUEUED : GLMW_PHASE_PREFILL;
-    econn_put(s->conn, &r);
+    put(s, &r, NULL);
 }
 
 static uint16_t end_reason(const struct emit_stream *s, const struct stream_event *ev, uint16_t *ret_detail) {
@@ -369,7 +492,7 @@ void estream_event(struct emit_stream *s, const struct stream_event *ev) {
     }
     if (ev->type == STREAM_EV_END) {
         take_end(s, ev);
-    } else if (!econn_is_gone(c) && !s->given_up) {
+    } else if ((!econn_is_gone(c) || s->store) && !s->given_up) {
         bool overflowed = s->overflow;
 
         epiece_token(s, ev);

@@ -105,6 +105,7 @@ static int make_rooms(struct daemon *d, struct xerr *err) {
     struct emit_options eo = {
         .max_streams = d->conf.max_requests,
         .inline_conns = d->conf.inline_connections,
+        .max_kept = d->conf.max_kept,
         .ctx = d,
         .kick = hook_kick,
         .wake_io = hook_wake_io,

@@ -222,6 +222,13 @@ START_TEST(malformed_entries) {
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = 24, .payload_off = UINT64_MAX - 7, .tag = 1},
          "outside the arena"},
         {{.opcode = GLMW_OP_SUBMIT, .payload_len = 16, .payload_off = 4, .tag = 1}, "outside the arena"},
+        {{.opcode = GLMW_OP_COUNT, .flags = GLMW_ENT_KEEP, .payload_len = 24, .tag = 1},
+         "a flag that its operation does not have"},
+        {{.opcode = GLMW_OP_RESUME, .payload_off = 1}, "without a tag"},
+        {{.opcode = GLMW_OP_RESUME, .flags = GLMW_ENT_QUIET, .payload_off = 1, .tag = 1},
+         "fields that its operation does not have"},
+        {{.opcode = GLMW_OP_RESUME, .session = UINT64_C(1) << 32, .payload_off = 1, .tag = 1},
+         "fields that its operation does not have"},
     };
 
     /* ten faults in a minute would refuse the user: this test is about each of them alone */
@@ -262,9 +269,11 @@ START_TEST(unwanted_operations_get_errors) {
         {.opcode = GLMW_OP_SUBMIT, .flags = GLMW_ENT_BULK, .payload_off = 9, .tag = 3},
         {.opcode = GLMW_OP_SUBMIT, .flags = GLMW_ENT_KEEP, .payload_len = 24, .tag = 3},
     };
+    struct hello_msg plain = raw_hello();
     struct glmw_rec r;
 
-    raw_open(&c, f.socket, NULL);
+    plain.u.hello.features_wanted &= ~(uint64_t)GLMW_FEAT_RESUME;
+    raw_open(&c, f.socket, &plain);
     for (size_t i = 0; i < 4; i++) {
         raw_submit(&c, &bad[i]);
         ck_assert(raw_record(&c, &r, 5000, false));
@@ -437,7 +446,7 @@ static void add_tests(TCase *tc) {
     tcase_add_test(tc, ping_is_answered);
     tcase_add_test(tc, impossible_submission_tail);
     tcase_add_test(tc, impossible_token_head);
-    tcase_add_loop_test(tc, malformed_entries, 0, 14);
+    tcase_add_loop_test(tc, malformed_entries, 0, 18);
     tcase_add_test(tc, live_tag_twice);
     tcase_add_test(tc, tag_is_reused_at_once);
     tcase_add_test(tc, unwanted_operations_get_errors);
