@@ -68,6 +68,7 @@ inc_kernels/cpu    := kernels kernels/host kernels/cpu
 inc_kernels/script := kernels kernels/host kernels/script
 inc_client         := client ipc
 inc_client/tool    := client client/tool
+inc_client/examples := client
 inc_daemon/base    := daemon/base
 inc_daemon/loop    := daemon/loop daemon/base
 inc_daemon/mem     := daemon/mem daemon/base kernels
@@ -215,10 +216,36 @@ $(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
 .PHONY: tests unit
-tests: all $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail
+tests: all examples $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail
 unit: $(addprefix $(O)/unit/,$(UNIT))
 
 include tests/tests.mk
+
+# ---------------------------------------------------------------------------------------------------
+# Examples: built as a user builds them, against the shared library, which exports nothing but glmd.h. Each has its
+# own packages, which a cross build lacks.
+EXAMPLES := poll glmd_epoll $(if $(CROSS),,glmd_uv glmd_glib)
+EX_OBJ   := $(O)/obj/client/examples
+ex_pkg_glmd_uv     := libuv
+ex_pkg_glmd_glib   := glib-2.0
+ex_pkg_glmd_source := glib-2.0
+
+.PHONY: examples
+.SECONDARY: $(patsubst client/examples/%.c,$(EX_OBJ)/%.o,$(wildcard client/examples/*.c))
+examples: client $(addprefix $(O)/examples/,$(EXAMPLES))
+$(EX_OBJ)/%.o: client/examples/%.c Makefile
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	@for p in $(ex_pkg_$*); do $(PKG_CONFIG) --exists $$p || \
+	    { echo "the library $$p is missing, which $< needs: 'make deps' installs it, or lists what to ask for"; exit 1; }; done
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(if $(SAN),-O1) $(WARN) $(SANF) $(addprefix -I,$(inc_client/examples)) \
+	    $(patsubst -I%,-isystem %,$(if $(ex_pkg_$*),$(call pc_cflags,$(ex_pkg_$*)))) -c -o $@ $<
+$(O)/examples/glmd_epoll $(O)/examples/glmd_uv $(O)/examples/glmd_glib: $(EX_OBJ)/ask.o
+$(O)/examples/glmd_glib: $(EX_OBJ)/glmd_source.o
+$(O)/examples/%: $(EX_OBJ)/%.o $(O)/libglmd.so
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' -o $@ $(filter %.o,$^) -L$(O) -lglmd $(if $(ex_pkg_$*),$(call pc_libs,$(ex_pkg_$*)))
 
 .PHONY: clean
 clean:

@@ -12,6 +12,7 @@ help:
 	@echo 'make check      install what is missing, build, run every test (SAN=address|thread for sanitizers)'
 	@echo 'make check-long check, both sanitizers, planted faults, aarch64 under emulation'
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
+	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
 	@echo 'make checker    the address-space checker: memory of the peer is read through ipc/ringops.h alone'
@@ -88,11 +89,12 @@ demo:
 bindir   := $(prefix)/bin
 sbindir  := $(prefix)/sbin
 mandir   := $(prefix)/share/man
+docdir   := $(prefix)/share/doc/glmd
 unitdir  ?= $(prefix)/lib/systemd/system
 install: all
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(prefix)/include/glmd $(unitdir) \
 	    $(prefix)/lib/udev/rules.d $(prefix)/lib/sysusers.d $(prefix)/lib/tmpfiles.d $(prefix)/lib/glmd \
-	    $(foreach s,1 3 5 8,$(mandir)/man$(s)))
+	    $(docdir)/examples $(foreach s,1 3 5 8,$(mandir)/man$(s)))
 	install -m 755 $(O)/glmctl $(addprefix $(O)/,$(TOOLS)) $(DESTDIR)$(bindir)
 	install -m 755 $(O)/glmd $(DESTDIR)$(sbindir)
 	install -m 755 $(O)/libglmd.so.1 $(DESTDIR)$(libdir)/libglmd.so.$(VERSION)
@@ -113,4 +115,6 @@ install: all
 	for f in units/*.tmpfiles; do if [ -e $$f ]; then b=$${f##*/}; \
 	    install -m 644 $$f $(DESTDIR)$(prefix)/lib/tmpfiles.d/$${b%.tmpfiles}.conf; fi; done
 	if [ -e units/glmd.conf ]; then install -m 644 units/glmd.conf $(DESTDIR)$(prefix)/lib/glmd/glmd.conf; fi
+	install -m 644 client/examples/*.[ch] $(DESTDIR)$(docdir)/examples
+	install -m 755 client/examples/*.py $(DESTDIR)$(docdir)/examples
 	install -m 644 udev/*.rules $(DESTDIR)$(prefix)/lib/udev/rules.d

@@ -55,6 +55,18 @@ awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' README.md >"$dir/hello.c"
 gcc -Wall -Wextra -Werror -o "$dir/hello" "$dir/hello.c" $(pkg-config --cflags --libs glmd) ||
     { say "the program in README.md does not compile"; exit 1; }
 
+# the examples as they are installed, by the command written in each; other packages lie in the system's own place
+mkdir "$dir/pc" && sed "s|=/usr|=$usr|" "$usr/lib/pkgconfig/glmd.pc" >"$dir/pc/glmd.pc"
+ex=$usr/share/doc/glmd/examples n=0
+for c in "$ex"/*.c; do
+    how=$(sed -n 's/^ \*  *\(cc -o .*\)$/\1/p' "$c")
+    [ -n "$how" ] || continue
+    n=$((n + 1))
+    (cd "$ex" && unset PKG_CONFIG_SYSROOT_DIR && export PKG_CONFIG_PATH=$dir/pc && eval "${how/cc -o /gcc -Wall -Werror -o ../}") || say "${c##*/} does not build by: $how"
+done
+[ "$n" -ge 4 ] || say "found $n commands in $ex"
+LD_LIBRARY_PATH=$usr/lib "$ex/glmd_asyncio.py" --help >"$dir/log" || say "glmd_asyncio.py --help failed"
+
 "$usr/sbin/glmd" --model build/models/nano --context 4096 --socket "$dir/sock" >"$dir/log" 2>&1 &
 pid=$!
 export LD_LIBRARY_PATH=$usr/lib GLMD_SOCKET=$dir/sock
