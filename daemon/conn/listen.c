@@ -17,7 +17,7 @@
 #include "clock.h"
 #include "conn_impl.h"
 
-enum { BACKLOG = 64 };
+enum { BACKLOG = 64, DYING_LISTENER_MS = 2000 };
 
 static int make_parent(const char *path, struct xerr *err) {
     char dir[CONF_PATH_MAX];
@@ -88,10 +88,23 @@ static int take_lock(struct server *s, struct xerr *err) {
     return 0;
 }
 
-/* We hold the lock, so no glmd is behind what lies at the path; but something else could be. */
+static int try_connect(const struct sockaddr_un *sa) {
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int r;
+
+    if (fd < 0)
+        return -errno;
+    r = connect(fd, (const struct sockaddr *)sa, sizeof *sa) < 0 ? -errno : 0;
+    close(fd);
+    return r;
+}
+
+/* We hold the lock, so no glmd is behind what lies at the path; but something else could be. The kernel takes
+ * the ring of a glmd that was killed apart later than its lock, and the listener with it: that is waited for.
+ */
 static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
     struct stat st;
-    int fd, r;
+    int r;
 
     if (lstat(sa->sun_path, &st) < 0)
         return errno == ENOENT ? 0 : xerr_set(err, -errno, "%s: %s", sa->sun_path, strerror(errno));
@@ -99,11 +112,12 @@ static int remove_stale(const struct sockaddr_un *sa, struct xerr *err) {
         return xerr_set(err, -EEXIST,
                         "%s exists and is not a socket; move it away or choose another [IPC] Socket",
                         sa->sun_path);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return xerr_set(err, -errno, "no socket: %s", strerror(errno));
-    r = connect(fd, (const struct sockaddr *)sa, sizeof *sa) < 0 ? -errno : 0;
-    close(fd);
+    r = try_connect(sa);
+    for (unsigned ms = 0;
+         (r == 0 || r == -EAGAIN) && ms < DYING_LISTENER_MS && !FAULT(conn_no_patience_at_start); ms += 20) {
+        usleep(20000);
+        r = try_connect(sa);
+    }
     if (r == 0 || r == -EPROTOTYPE || r == -EAGAIN)
         return xerr_set(err, -EADDRINUSE, "another program listens on %s; choose another [IPC] Socket",
                         sa->sun_path);
