@@ -122,15 +122,18 @@ static void take_prepared(struct server *s) {
     }
 }
 
-static const char *ring_fault(int error) {
-    switch (error) {
-    case -EFAULT:
-        return "the memory of the token ring was taken away";
-    case -EPIPE:
-        return "the read end of the notify pipe was closed";
-    default:
-        return "an impossible head of the token ring";
+static void ring_broke(struct conn *c, int error) {
+    static const char no_reader[] = "the read end of the notify pipe was closed";
+
+    /* no breach: a process that is killed loses its descriptors in any order, the pipe perhaps first */
+    if (error == -EPIPE && !FAULT(conn_death_is_a_fault)) {
+        conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_NONE, no_reader);
+        conn_close(c, error, no_reader);
+        return;
     }
+    conn_fault(c, error,
+               error == -EFAULT ? "the memory of the token ring was taken away"
+                                : "an impossible head of the token ring");
 }
 
 bool server_turn(struct server *s) {
@@ -140,7 +143,7 @@ bool server_turn(struct server *s) {
         for (struct conn *c = s->conns, *next; c; c = next) {
             next = c->next;
             if (c->state == CONN_OPEN && emit_conn_error(c->out))
-                conn_fault(c, emit_conn_error(c->out), ring_fault(emit_conn_error(c->out)));
+                ring_broke(c, emit_conn_error(c->out));
             conn_finish_if_done(c);
         }
     }

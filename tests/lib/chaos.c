@@ -191,7 +191,8 @@ static void sleep_for_bell(struct mad *c) {
 
 static void send_packet(struct mad *c) {
     uint32_t n = mad_below(2) ? 16 + mad_below(200) : 1 + mad_below(sizeof junk);
-    struct glmw_packet_hdr h = {GLMW_MAGIC_PACKET, (uint16_t)mad_below(14), (uint16_t)mad_below(2), n - 16, 0};
+    struct glmw_packet_hdr h = {GLMW_MAGIC_PACKET, (uint16_t)mad_below(14), (uint16_t)mad_below(2), n - 16,
+                                0};
     int fds[GLMW_PACKET_FDS_MAX] = {-1, -1, -1, -1};
     unsigned n_fds = mad_below(GLMW_PACKET_FDS_MAX + 1);
 
@@ -209,12 +210,12 @@ static void break_memory(struct mad *c) {
 
     switch (mad_below(6)) {
     case 0:
-        __atomic_store_n(&c->view.u->tq_head, mad_below(2) ? (uint32_t)mad_next() : c->tq.given - mad_below(5),
-                         __ATOMIC_RELEASE);
+        __atomic_store_n(&c->view.u->tq_head,
+                         mad_below(2) ? (uint32_t)mad_next() : c->tq.given - mad_below(5), __ATOMIC_RELEASE);
         break;
     case 1:
-        __atomic_store_n(&c->view.u->sq_tail, mad_below(2) ? (uint32_t)mad_next() : c->sq.tail + mad_below(300),
-                         __ATOMIC_RELEASE);
+        __atomic_store_n(&c->view.u->sq_tail,
+                         mad_below(2) ? (uint32_t)mad_next() : c->sq.tail + mad_below(300), __ATOMIC_RELEASE);
         mad_bell(c);
         break;
     case 2:
@@ -256,7 +257,8 @@ static void break_descriptors(struct mad *c) {
 }
 
 static void act(struct mad *c, bool rude) {
-    struct glmw_entry e = {.opcode = (uint8_t)mad_next(), .tag = mad_next(), .payload_len = (uint32_t)mad_next()};
+    struct glmw_entry e = {
+        .opcode = (uint8_t)mad_next(), .tag = mad_next(), .payload_len = (uint32_t)mad_next()};
     uint32_t what = mad_below(rude ? 100 : 85);
 
     if (what < 35)

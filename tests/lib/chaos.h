@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Clients without scruples whose acts a seed decides. They run in child processes: nothing here asserts anything
- * about the daemon, and the clients never return to the test.
+/* Clients without scruples whose acts a seed decides. They run in child processes: nothing here asserts
+ * anything about the daemon, and the clients never return to the test.
  *
  * chaos_client() does everything a client may and may not do, and dies somewhere in the middle of it.
- * vandal_client() writes at random over all the memory it shares with the daemon, and tries to write what it may
- * only read. */
+ * vandal_client() writes at random over all the memory it shares with the daemon, and tries to write what it
+ * may only read. */
 #ifndef GLMD_TEST_CHAOS_H
 #define GLMD_TEST_CHAOS_H
 

@@ -59,7 +59,8 @@ static void write_script(struct daemonfix *f) {
     char dir[300];
 
     ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
-    at = (size_t)snprintf(script, sizeof script, "model %s/nano\nstep-us 150\nloop\nrequest\ntokens 300 301\n", dir);
+    at = (size_t)snprintf(script, sizeof script,
+                          "model %s/nano\nstep-us 150\nloop\nrequest\ntokens 300 301\n", dir);
     for (uint32_t i = 0; i < STREAMS; i++) {
         at += (size_t)snprintf(script + at, sizeof script - at, "request first %u\ntokens", FIRST_ID + i);
         for (uint32_t k = 0; k < TOKENS; k++) {
@@ -99,8 +100,9 @@ static void keep(struct transcript *t, const void *p, size_t n) {
 
 /* Everything but times. */
 static void take(struct transcript *t, const struct glmd_event *ev) {
-    const uint32_t words[] = {ev->type,   ev->channel, ev->flags,  ev->seq, ev->token, (uint32_t)ev->status,
-                              ev->reason, ev->detail,  ev->n_alts, (uint32_t)ev->text_len};
+    const uint32_t words[] = {ev->type,   ev->channel,           ev->flags,  ev->seq,
+                              ev->token,  (uint32_t)ev->status,  ev->reason, ev->detail,
+                              ev->n_alts, (uint32_t)ev->text_len};
 
     ck_assert(!t->ended);
     keep(t, words, sizeof words);
@@ -181,7 +183,8 @@ static void reap(int *n) {
     if (waitpid(-1, &status, 0) < 0)
         _exit(90);
     --*n;
-    if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+    if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
+        !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
         _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 91);
 }
 
@@ -263,9 +266,9 @@ START_TEST(honest_streams_are_as_when_alone) {
         run_streams(c, now);
         compare(++round);
     } while (waitpid(vandals, &status, WNOHANG) == 0);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the vandals ended with status %x%s",
-                  (unsigned)status,
-                  WIFEXITED(status) && WEXITSTATUS(status) == VANDAL_GOT_THROUGH ? ": region D was written" : "");
+    ck_assert_msg(
+        WIFEXITED(status) && WEXITSTATUS(status) == 0, "the vandals ended with status %x%s", (unsigned)status,
+        WIFEXITED(status) && WEXITSTATUS(status) == VANDAL_GOT_THROUGH ? ": region D was written" : "");
     run_streams(c, now);
     compare(++round);
     daemonfix_expect_resources(&f, before);
