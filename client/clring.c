@@ -282,6 +282,9 @@ static uint32_t group(const glmd_conn *c, const struct glmw_rec *r) {
 static enum taken take(glmd_conn *c, uint32_t have, struct glmd_event *e) {
     struct glmw_rec r;
     uint32_t at = c->tq.head;
+    if (FAULT(slow_take)) /* the handicap of `make bench-ipc` */
+        for (uint64_t until = cl_now_ns() + 1000; cl_now_ns() < until;)
+            ;
     glmw_copy_slot(&r, slot_at(c, at));
     uint32_t need = group(c, &r);
     if (!need)

@@ -62,7 +62,7 @@ int bell_publish(struct glmw_producer *tq, int pipe_w, bool urgent, struct bell_
     if (n == 0)
         return 0;
     counts->records += n;
-    if (!glmw_publish(tq, urgent)) {
+    if (!glmw_publish(tq, urgent) && !FAULT(bell_per_record)) {
         counts->suppressed++;
         return 0;
     }

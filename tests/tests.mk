@@ -5,13 +5,14 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker mutate bench demo spin golden install
+.PHONY: help deps models check check-long check-arm layers lint checker mutate bench bench-ipc demo spin golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
 	@echo 'make check      install what is missing, build, run every test (SAN=address|thread for sanitizers)'
 	@echo 'make check-long check, both sanitizers, planted faults, aarch64 under emulation'
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
+	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
@@ -73,11 +74,11 @@ mutate:
 	@+$(MAKE) --no-print-directory FAULTS=1 models tests
 	@tests/mutate/run.sh build-fault
 
-bench:
+bench bench-ipc:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory bench-build
-	@+$(if $(filter 1,$(BENCH_HANDICAP)),$(MAKE) --no-print-directory FAULTS=1 daemon)
-	@tests/bench/run.sh $(O)
+	@+$(if $(filter 1,$(BENCH_HANDICAP)),$(MAKE) --no-print-directory FAULTS=1 bench-build)
+	@tests/bench/run.sh $(O) $(if $(filter bench-ipc,$@),ipc,model)
 .PHONY: bench-build
 bench-build: models all $(addprefix $(O)/bench/,$(BENCH))
 

@@ -169,6 +169,8 @@ void econn_put(struct emit_conn *c, const void *slot64) {
     assert(r == 0);
     if (r < 0)
         set_error(c, -EPROTO);
+    if (FAULT(bell_per_record)) /* the handicap of `make bench-ipc` */
+        econn_publish(c);
 }
 
 /* Publishes, and when a stream still waits for room asks the client to say when there is some. The client may

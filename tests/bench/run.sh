@@ -1,13 +1,22 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# run.sh BUILD_DIR: every bench program in turn; each prints `NAME figure … bar … holds|misses`.
+# run.sh BUILD_DIR model|ipc: the bench programs of a set in turn; each prints `NAME figure … bar … holds|misses`,
+# but for ipc_wake, whose figures are only to be read.
 set -u
 O=$1
+case $2 in
+    model) set="decode prefill ttft publish" ;;
+    ipc) set="ipc_ring ipc_handover ipc_bells ipc_idle ipc_sse ipc_wake" ;;
+    *) exit 2 ;;
+esac
 cd "$(dirname "$0")/../.." || exit 2
 export GLMD_BUILD=$O
 fail=0 n=0
-for b in decode prefill ttft publish; do
-    p="$O/bench/$b"
+# handicaps are planted faults, and those are only in the mutation build
+[ "${BENCH_HANDICAP:-0}" = 1 ] && bin="$O-fault" || bin=$O
+echo "# $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, Linux $(uname -r)"
+for b in $set; do
+    p="$bin/bench/$b"
     if [ ! -x "$p" ]; then
         echo "$b: $p was not built" >&2
         fail=1
@@ -17,7 +26,8 @@ for b in decode prefill ttft publish; do
     rc=$?
     echo "$out"
     # a bench that prints no verdict has measured nothing
-    echo "$out" | grep -qE '^[a-z0-9-]+ .* bar .* (holds|misses)$' || { echo "$b: no verdict" >&2; fail=1; }
+    case $b in ipc_wake) line='^wake .* p50 .* p99 ' ;; *) line='^[a-z0-9-]+ .* bar .* (holds|misses)$' ;; esac
+    echo "$out" | grep -qE "$line" || { echo "$b: no verdict" >&2; fail=1; }
     [ $rc -eq 0 ] || fail=1
     n=$((n + 1))
 done

@@ -12,7 +12,7 @@
 #include "shm.h"
 #include "tokenizer.h"
 
-enum { ET_STREAMS = 32 };
+enum { ET_STREAMS = 64 };
 
 struct et_client {
     struct shm_pair pair;
