@@ -145,6 +145,7 @@ struct cl_payload {
     uint32_t max_tokens;
     uint32_t deadline_ms;
     bool quiet;
+    bool keep;
 };
 /* Finishes the encoding; the parts are borrowed from r. */
 int cl_req_seal(glmd_req *r, struct cl_payload *ret);

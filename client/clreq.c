@@ -43,6 +43,7 @@ struct glmd_req {
     uint32_t max_tokens;
     uint32_t deadline_ms;
     bool quiet;
+    bool keep;
 };
 
 static int room(glmd_req *r, struct bytes *b, size_t more) {
@@ -315,6 +316,11 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
             return -ERANGE;
         r->quiet = value == 1;
         return 0;
+    case GLMD_KEY_KEEP:
+        if (value > 1)
+            return -ERANGE;
+        r->keep = value == 1;
+        return 0;
     case GLMD_KEY_SEED:
         s->seed = value;
         s->has |= GLMW_HAS_SEED;
@@ -470,6 +476,7 @@ int cl_req_seal(glmd_req *r, struct cl_payload *ret) {
         .max_tokens = r->max_tokens,
         .deadline_ms = r->deadline_ms,
         .quiet = r->quiet,
+        .keep = r->keep,
     };
     return 0;
 }

@@ -41,6 +41,7 @@ SAME(GLMD_STATE_READY, GLMW_STATE_READY);
 SAME(GLMD_STATE_FAILED, GLMW_STATE_FAILED);
 SAME(GLMD_FEATURE_LOGPROBS, GLMW_FEAT_LOGPROBS);
 SAME(GLMD_FEATURE_ALTERNATIVES, GLMW_FEAT_ALTS);
+SAME(GLMD_FEATURE_RESUME, GLMW_FEAT_RESUME);
 SAME(GLMD_FEATURE_COALESCE, GLMW_FEAT_COALESCE);
 SAME(GLMD_FEATURE_TOOL_EVENTS, GLMW_FEAT_TOOL_EVENTS);
 SAME(GLMD_FEATURE_TOKENIZE, GLMW_FEAT_TOKENIZE);
@@ -237,6 +238,7 @@ static enum taken take_accepted(glmd_conn *c, const struct glmw_rec *r, struct c
     l->accepted = true;
     payload_done(c, l);
     e->type = GLMD_EV_ACCEPTED;
+    e->stream_id = r->u.accepted.stream_id;
     return TAKEN_EVENT;
 }
 
@@ -278,6 +280,15 @@ static uint32_t group(const glmd_conn *c, const struct glmw_rec *r) {
     return 1 + (r->n_alts + GLMW_ALTS_PER_REC - 1u) / GLMW_ALTS_PER_REC;
 }
 
+/* The ACCEPTED of a resumed answer stands just before its first record: the one asked for, or the one behind
+ * the alternatives that this is one of. */
+static uint32_t expected_seq(const struct cl_live *l, const struct glmw_rec *r) {
+    uint32_t first = l->from_seq - 1, most = (GLMW_ALTS_MAX + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
+    if (!l->resumed || l->accepted || r->type != GLMW_REC_ACCEPTED)
+        return l->next_seq;
+    return l->from_seq == 1 || r->seq - first > most ? first : r->seq;
+}
+
 /* One record, or one TOKEN with its alternatives, of `have` visible ones. */
 static enum taken take(glmd_conn *c, uint32_t have, struct glmd_event *e) {
     struct glmw_rec r;
@@ -309,9 +320,9 @@ static enum taken take(glmd_conn *c, uint32_t have, struct glmd_event *e) {
     struct cl_live *l = cl_tags_find(&c->tags, r.tag);
     if (!l)
         return broken(c, &r, "tag: no such request is live");
-    if (r.seq != l->next_seq && !FAULT(client_seq_unchecked))
+    if (r.seq != expected_seq(l, &r) && !FAULT(client_seq_unchecked))
         return broken(c, &r, "sequence number");
-    l->next_seq++;
+    l->next_seq = r.seq + 1;
     return take_tagged(c, &r, l, at, e);
 }
 

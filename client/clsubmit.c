@@ -69,6 +69,19 @@ static int can_submit(glmd_conn *c, uint64_t bytes) {
     return sq_room(c);
 }
 
+static uint8_t flags_of(uint8_t opcode, const struct cl_payload *p) {
+    return (uint8_t)((p->quiet ? GLMW_ENT_QUIET : 0) |
+                     (p->keep && opcode == GLMW_OP_SUBMIT ? GLMW_ENT_KEEP : 0));
+}
+
+/* The daemon is watched from now on. */
+static void watch(glmd_conn *c, uint64_t now_ns) {
+    if (c->pulse.check_ns != CL_NEVER)
+        return;
+    c->pulse.check_ns = now_ns + GLMW_STATUS_ALIVE_NS;
+    cl_timer_plan(c);
+}
+
 static void copy_payload(glmd_conn *c, uint64_t off, const struct cl_payload *p) {
     uint8_t *at = c->pay + off;
     for (unsigned i = 0; i < 3; i++) {
@@ -88,6 +101,8 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
     e = cl_req_seal(r, &p);
     if (e < 0)
         return e;
+    if (flags_of(opcode, &p) & GLMW_ENT_KEEP && !(c->hello.features & GLMW_FEAT_RESUME))
+        return -EOPNOTSUPP;
     e = can_submit(c, p.total_bytes);
     if (e < 0)
         return e;
@@ -103,7 +118,7 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
     l->has_payload = true;
     copy_payload(c, off, &p);
     struct glmw_entry n = {.opcode = opcode,
-                           .flags = p.quiet ? GLMW_ENT_QUIET : 0,
+                           .flags = flags_of(opcode, &p),
                            .payload_len = (uint32_t)p.total_bytes,
                            .tag = l->tag,
                            .payload_off = off,
@@ -117,10 +132,7 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
         cl_tags_drop(&c->tags, l);
         return e;
     }
-    if (c->pulse.check_ns == CL_NEVER) {
-        c->pulse.check_ns = n.client_ns + GLMW_STATUS_ALIVE_NS;
-        cl_timer_plan(c);
-    }
+    watch(c, n.client_ns);
     *ret_tag = l->tag;
     glmd_req_free(r);
     return 0;
@@ -128,6 +140,34 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
 
 int glmd_submit(glmd_conn *c, glmd_req *r, uint64_t *ret_tag) {
     return submit(c, r, GLMW_OP_SUBMIT, ret_tag);
+}
+
+int glmd_resume(glmd_conn *c, uint64_t stream_id, uint32_t from_seq, uint64_t *ret_tag) {
+    struct cl_live *l;
+    int r = cl_check(c);
+    if (r == 0 && !(c->hello.features & GLMW_FEAT_RESUME))
+        r = -EOPNOTSUPP;
+    if (r == 0)
+        r = can_submit(c, 0);
+    if (r == 0)
+        r = cl_tags_add(&c->tags, &l);
+    if (r < 0)
+        return r;
+    l->resumed = true;
+    l->from_seq = from_seq ? from_seq : 1; /* 0 is the ACCEPTED of the tag it was submitted under */
+    struct glmw_entry n = {.opcode = GLMW_OP_RESUME,
+                           .tag = l->tag,
+                           .payload_off = stream_id,
+                           .session = from_seq,
+                           .client_ns = cl_now_ns()};
+    r = cl_entry_push(c, &n);
+    if (r < 0) {
+        cl_tags_drop(&c->tags, l);
+        return r;
+    }
+    watch(c, n.client_ns);
+    *ret_tag = l->tag;
+    return 0;
 }
 
 static int service(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) {

@@ -20,6 +20,8 @@ struct cl_live {
     uint64_t payload_off;
     bool has_payload; /* the daemon may still read the payload */
     bool accepted;
+    bool resumed;      /* ACCEPTED says where its records begin */
+    uint32_t from_seq; /* where they were asked to */
     bool ended;
     bool has_usage;
     bool cancel_wanted; /* the ring was full when cancel was asked */

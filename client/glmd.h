@@ -42,6 +42,7 @@
  *     -EBUSY           too many live requests      -ECANCELED    cancelled
  *     -ECHILD          used after fork             -EDQUOT       quota of this user is used up
  *     -EMSGSIZE        too large                   -ENOBUFS      rings full: dispatch, then try again
+ *     -ENODATA         nothing to resume there
  *     -EOPNOTSUPP      not granted by this daemon  -EOVERFLOW    longer than the context
  *     -EPIPE           the daemon is gone          -EPROTO       the daemon broke the protocol
  *     -EPROTONOSUPPORT no common protocol version  -ESHUTDOWN    the daemon is draining
@@ -68,8 +69,9 @@ extern "C" {
 #define GLMD_VERSION_PATCH 0
 
 /* Where glmd_connect() looks when neither the options nor $GLMD_SOCKET name a socket: below $XDG_RUNTIME_DIR,
- * where a daemon started by the user listens, if a socket of the caller's own lies there; else the system's. */
-#define GLMD_USER_SOCKET "glmd/glmd.sock"
+ * where a daemon started by the user listens, if a socket of the caller's own lies there; else the system's.
+ */
+#define GLMD_USER_SOCKET    "glmd/glmd.sock"
 #define GLMD_DEFAULT_SOCKET "/run/glmd/glmd.sock"
 
 typedef struct glmd_conn glmd_conn;
@@ -115,8 +117,9 @@ GLMD_API int glmd_connect(const struct glmd_options *opt, glmd_conn **ret);
  * is closed by glmd_close(), and at once when this call fails. */
 GLMD_API int glmd_connect_fd(int fd, const struct glmd_options *opt, glmd_conn **ret);
 
-/* Cancels what is live, closes every descriptor and unmaps the shared memory: all pointers got from
- * events die here.  NULL is allowed.  Always returns NULL, for `c = glmd_close(c)`. */
+/* Cancels what is live but not kept (see GLMD_KEY_KEEP), closes every descriptor and unmaps the shared
+ * memory: all pointers got from events die here.  NULL is allowed.  Always returns NULL, for `c =
+ * glmd_close(c)`. */
 GLMD_API glmd_conn *glmd_close(glmd_conn *c);
 
 /* The sticky error of a dead connection, 0 while it lives.  *ret_text, if wanted, is one line that says
@@ -133,6 +136,7 @@ enum glmd_state {
 /* What a daemon may grant */
 #define GLMD_FEATURE_LOGPROBS     0x0001u
 #define GLMD_FEATURE_ALTERNATIVES 0x0002u
+#define GLMD_FEATURE_RESUME       0x0008u /* GLMD_KEY_KEEP and glmd_resume() */
 #define GLMD_FEATURE_COALESCE     0x0010u
 #define GLMD_FEATURE_TOOL_EVENTS  0x0020u
 #define GLMD_FEATURE_TOKENIZE     0x0200u /* glmd_tokenize() and glmd_count() */
@@ -271,6 +275,7 @@ enum glmd_key {
     GLMD_KEY_TOOL_CHOICE = 14,       /* enum glmd_tool_choice */
     GLMD_KEY_PARALLEL_CALLS = 15,    /* 0: at most one call in an answer */
     GLMD_KEY_GENERATION_PROMPT = 16, /* 0: the prompt ends after the last message as it stands */
+    GLMD_KEY_KEEP = 17,              /* 0 or 1: the answer outlives the connection, see glmd_resume() */
     /* glmd_req_set_f64 */
     GLMD_KEY_TEMPERATURE = 64, /* 0: always the likeliest token */
     GLMD_KEY_TOP_P = 65,
@@ -298,7 +303,8 @@ GLMD_API int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t le
 /* Hands a request to the daemon.  On success takes r and stores its tag, which names it in events until
  * its END event; on failure r stays the caller's and can be submitted again.
  * -ENOBUFS: the rings are full, dispatch and try again; -EBUSY: too many live requests;
- * -EMSGSIZE: larger than max_request_bytes; -EBADMSG: a message is still open. */
+ * -EMSGSIZE: larger than max_request_bytes; -EBADMSG: a message is still open; -EOPNOTSUPP: GLMD_KEY_KEEP
+ * without GLMD_FEATURE_RESUME. */
 GLMD_API int glmd_submit(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 
 /* Asks for an early end.  END(-ECANCELED) still arrives, or the END that was already on its way.  A tag
@@ -307,6 +313,15 @@ GLMD_API int glmd_cancel(glmd_conn *c, uint64_t tag);
 
 /* The same from any thread: queued, and sent by the owner's next dispatch or wait, which it wakes. */
 GLMD_API int glmd_cancel_async(glmd_conn *c, uint64_t tag);
+
+/* Goes on with an answer that was asked for with GLMD_KEY_KEEP, on another connection of the same user as a
+ * rule, also after the program that asked has died.  stream_id is that of its ACCEPTED event, from_seq one
+ * more than the seq of the last event that was dealt with, or 0 for all there is.  What follows under the new
+ * tag is ACCEPTED, then every event from there on as if nothing had happened, and one END.  A tag that has
+ * the answer now loses it: its END says -ECANCELED.  The daemon keeps the last 64 KiB of an answer, and for a
+ * while only once nobody reads it or it has ended; then, and for anybody else's, ERROR and END say -ENODATA.
+ * -EOPNOTSUPP: the daemon did not grant GLMD_FEATURE_RESUME; otherwise as glmd_submit(). */
+GLMD_API int glmd_resume(glmd_conn *c, uint64_t stream_id, uint32_t from_seq, uint64_t *ret_tag);
 
 /* Small services.  They take a request like glmd_submit() and are answered by events with their own tag.
  * Counting: END whose usage says the tokens of the prompt.  Tokenizing: IDS events with them all.
@@ -318,7 +333,7 @@ GLMD_API int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 /* Events                                                                                         */
 
 enum glmd_event_type {
-    GLMD_EV_ACCEPTED = 1, /* the daemon has read the request */
+    GLMD_EV_ACCEPTED = 1, /* the daemon has read the request: stream_id */
     GLMD_EV_PROGRESS = 2, /* waiting or reading the prompt: phase, done, total, cached, queue_position */
     GLMD_EV_TOKEN = 3,    /* one token and the text it completed, which may be empty */
     GLMD_EV_TEXT = 4,     /* text that is not one token's */
@@ -405,7 +420,7 @@ struct glmd_event {
     uint32_t channel; /* enum glmd_channel */
     uint32_t flags;   /* enum glmd_event_flag, or-ed */
     uint64_t tag;
-    uint32_t seq;     /* the daemon's record number for this tag, rising */
+    uint32_t seq;     /* the daemon's record number for this answer, rising */
     uint32_t token;   /* TOKEN; END: the token that ended the answer */
     const char *text; /* UTF-8, never NULL, no NUL at its end */
     size_t text_len;
@@ -425,6 +440,7 @@ struct glmd_event {
     uint32_t cached;                /* so many of them found ready */
     uint32_t queue_position;        /* PROGRESS: requests in front */
     const struct glmd_usage *usage; /* END; NULL when the request was refused */
+    uint64_t stream_id;             /* ACCEPTED: for glmd_resume(); 0: the answer is not kept */
 };
 
 /* 1 and one event.  0: nothing now; earlier events were given back and it is safe to poll.  Negative: dead,

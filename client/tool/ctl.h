@@ -21,7 +21,7 @@ enum ctl_exit {
     CTL_EXIT_CANCELLED = 130 /* Ctrl-C */
 };
 
-enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4 };
+enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4, CTL_RESUME = 8 };
 enum ctl_reasoning { CTL_REASONING_AUTO, CTL_REASONING_SHOW, CTL_REASONING_HIDE };
 
 #define CTL_MAX_SET 64
@@ -48,6 +48,8 @@ struct ctl_args {
     unsigned n_set;
     const char *words[2]; /* what is not an option */
     unsigned n_words;
+    uint64_t stream_id; /* resume: which answer, from which record on */
+    uint32_t from_seq;
 };
 
 /* Fills args from the words after the command; on failure prints why and returns CTL_EXIT_USAGE. */
@@ -70,14 +72,15 @@ struct ctl_kept {
     struct ctl_buf content;
 };
 
-/* Submits r (taken), prints the stream and the closing line.  Returns an exit status. */
+/* Submits r (taken), or with NULL resumes what args say; prints the stream and the closing line.  Returns an
+ * exit status. */
 int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *a, struct ctl_kept *kept);
 
 /* Ctrl-C: while ctl_answer() runs the first cancels and the second ends the program; else the first does. */
 int ctl_sigint_install(void);
 
-/* Until fd can be read.  A signal's handler runs here at once in every build: the thread sanitizer holds it back
- * in calls that it does not know to block, read() among them. */
+/* Until fd can be read.  A signal's handler runs here at once in every build: the thread sanitizer holds it
+ * back in calls that it does not know to block, read() among them. */
 void ctl_await(int fd);
 
 /* Everything on a descriptor; *ret_text is malloced.  Negative errno. */
@@ -85,6 +88,7 @@ int ctl_read_all(int fd, size_t max_bytes, char **ret_text, size_t *ret_len);
 
 int ctl_run(const struct ctl_args *a);
 int ctl_chat(const struct ctl_args *a);
+int ctl_resume(const struct ctl_args *a);
 int ctl_status(const struct ctl_args *a);
 
 #endif

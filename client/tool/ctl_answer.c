@@ -3,6 +3,7 @@
  * Everything runs on the main thread; the signal handler sets a counter and wakes the connection. While no
  * answer runs it ends the program itself: a flag would be looked at before a read that then blocks. */
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -45,6 +46,8 @@ struct answer {
     struct ctl_buf error_text;
     struct ctl_times times;
     uint64_t tag;
+    bool resumes;
+    bool wants_keep;
     bool ended;
     bool cancelled;
     int status;
@@ -80,6 +83,12 @@ static void on_event(struct answer *a, const struct glmd_event *e) {
     if (a->args->json)
         ctl_json_event(&a->show.out, e);
     switch (e->type) {
+    case GLMD_EV_ACCEPTED:
+        if (e->stream_id && !a->args->json && !a->resumes)
+            ctl_err("the answer is kept: glmctl resume %016" PRIx64, e->stream_id);
+        else if (a->wants_keep && !e->stream_id)
+            ctl_err("the answer is not kept: the daemon keeps as many as it may already");
+        break;
     case GLMD_EV_TOKEN:
     case GLMD_EV_TEXT:
         on_token(a, e);
@@ -132,6 +141,8 @@ static int failed_submit(glmd_conn *c, int r) {
     if (r == -EMSGSIZE && glmd_get_info(c, &i) == 0)
         ctl_err("the request is too large: this connection takes at most %llu bytes",
                 (unsigned long long)i.max_request_bytes);
+    else if (r == -EOPNOTSUPP)
+        ctl_err("the daemon keeps no answers: [IPC] MaxKeptStreams is 0 in its configuration");
     else
         ctl_err("the request was not taken: %s", glmd_strerror(r));
     return r == -EPIPE || r == -EPROTO ? CTL_EXIT_LOST : CTL_EXIT_REQUEST;
@@ -155,14 +166,29 @@ static int verdict(glmd_conn *c, struct answer *a) {
     return CTL_EXIT_OK;
 }
 
+static bool wants_keep(const struct ctl_args *a) {
+    for (unsigned i = 0; i < a->n_set; i++)
+        if (a->set[i].key == GLMD_KEY_KEEP)
+            return true;
+    return false;
+}
+
+static int start(glmd_conn *c, glmd_req *r, const struct ctl_args *a, uint64_t *ret_tag) {
+    return r ? glmd_submit(c, r, ret_tag) : glmd_resume(c, a->stream_id, a->from_seq, ret_tag);
+}
+
 int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *args, struct ctl_kept *kept) {
-    struct answer a = {.args = args, .kept = kept, .usage = {.size = sizeof a.usage}};
+    struct answer a = {.args = args,
+                       .kept = kept,
+                       .resumes = r == NULL,
+                       .wants_keep = r && wants_keep(args),
+                       .usage = {.size = sizeof a.usage}};
     int e, out = 0;
     ctl_show_init(&a.show, args);
     n_sigint = 0;
     sigint_conn = c;
     a.times.submit_ns = now_ns();
-    while ((e = glmd_submit(c, r, &a.tag)) == -ENOBUFS && (e = glmd_wait(c, 10000000)) >= 0) {
+    while ((e = start(c, r, args, &a.tag)) == -ENOBUFS && (e = glmd_wait(c, 10000000)) >= 0) {
     }
     if (e < 0) {
         glmd_req_free(r);

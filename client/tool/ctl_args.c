@@ -21,15 +21,16 @@ struct opt {
 
 enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS };
 
-#define ANY (CTL_RUN | CTL_CHAT | CTL_STATUS)
-#define ASK (CTL_RUN | CTL_CHAT)
+#define ANY  (CTL_RUN | CTL_CHAT | CTL_STATUS | CTL_RESUME)
+#define ASK  (CTL_RUN | CTL_CHAT)
+#define SHOW (CTL_RUN | CTL_CHAT | CTL_RESUME)
 
 static const struct opt table[] = {
     {"socket", "PATH", ANY, K_STR, O_SOCKET,
      "socket of the daemon (default $GLMD_SOCKET, then your own daemon's, then the system's)"},
     {"json", NULL, ANY, K_FLAG, O_JSON, "one JSON object per line on standard output"},
-    {"quiet", NULL, ASK, K_FLAG, O_QUIET, "no progress and no closing line"},
-    {"reasoning", "auto|show|hide", ASK, K_CHOICE, O_REASONING,
+    {"quiet", NULL, SHOW, K_FLAG, O_QUIET, "no progress and no closing line"},
+    {"reasoning", "auto|show|hide", SHOW, K_CHOICE, O_REASONING,
      "print the reasoning (auto: dimmed on a terminal, hidden elsewhere)"},
     {"system", "TEXT", ASK, K_STR, O_SYSTEM, "system message before the prompt"},
     {"tokens", "IDS", CTL_RUN, K_STR, O_TOKENS,
@@ -58,6 +59,8 @@ static const struct opt table[] = {
     {"alternatives", "N", CTL_RUN, K_U64, GLMD_KEY_ALTERNATIVES,
      "the N likeliest tokens beside each (shown with --json)"},
     {"deadline", "MS", ASK, K_U64, GLMD_KEY_DEADLINE_MS, "give up after so many milliseconds"},
+    {"keep", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_KEEP,
+     "the answer outlives this program: glmctl resume goes on with it"},
     {"help", NULL, ANY, K_FLAG, O_HELP, "this text"},
 };
 
@@ -69,11 +72,18 @@ static const char *const usage_chat =
     "usage: glmctl chat [OPTIONS]\n\n"
     "A conversation: one line, one turn (a line that ends with \\ goes on). Commands: /clear, /help, /exit.\n"
     "Ctrl-C stops an answer; at the prompt, or twice, it ends the program.\n\n";
+static const char *const usage_resume =
+    "usage: glmctl resume [OPTIONS] ID [FROM]\n\n"
+    "Goes on with an answer of glmctl run --keep, from its record FROM on or from the oldest there is.\n\n";
 static const char *const usage_status =
     "usage: glmctl status [OPTIONS]\n\nShows what the daemon is doing.\n\n";
 
 void ctl_args_help(int cmd) {
-    fputs(cmd == CTL_RUN ? usage_run : cmd == CTL_CHAT ? usage_chat : usage_status, stdout);
+    fputs(cmd == CTL_RUN      ? usage_run
+          : cmd == CTL_CHAT   ? usage_chat
+          : cmd == CTL_RESUME ? usage_resume
+                              : usage_status,
+          stdout);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         char left[64];
         if (!(table[i].cmds & cmd))

@@ -85,6 +85,10 @@ void ctl_json_event(struct ctl_buf *b, const struct glmd_event *e) {
                                         "tool", "end",      "error",    "notice", "ids"};
     ctl_buf_fmt(b, "{\"event\":\"%s\"", NAME(names, e->type));
     switch (e->type) {
+    case GLMD_EV_ACCEPTED:
+        if (e->stream_id) /* text: the numbers of many JSON readers end at 2^53 */
+            ctl_buf_fmt(b, ",\"stream_id\":\"%016" PRIx64 "\"", e->stream_id);
+        break;
     case GLMD_EV_PROGRESS:
         ctl_buf_fmt(b,
                     ",\"phase\":\"%s\",\"done\":%" PRIu32 ",\"total\":%" PRIu32 ",\"cached\":%" PRIu32
@@ -116,6 +120,8 @@ void ctl_json_event(struct ctl_buf *b, const struct glmd_event *e) {
     default:
         break;
     }
+    if (e->tag)
+        ctl_buf_fmt(b, ",\"seq\":%" PRIu32, e->seq);
     ctl_buf_str(b, "}\n");
 }
 

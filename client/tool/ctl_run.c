@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* glmctl run: one prompt, one answer. */
+/* glmctl run: one prompt, one answer. glmctl resume: an answer that was kept. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,5 +123,40 @@ int ctl_run(const struct ctl_args *a) {
     }
     free(p.owned);
     free(p.ids);
+    return r;
+}
+
+/* Digits of the base up to the end of the word, at most max. */
+static bool parse_number(const char *s, int base, uint64_t max, uint64_t *ret) {
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(s, &end, base);
+    if (!*s || s[0] == '-' || s[0] == '+' || s[0] == ' ' || *end || errno || v > max)
+        return false;
+    *ret = v;
+    return true;
+}
+
+int ctl_resume(const struct ctl_args *a) {
+    struct ctl_args args = *a;
+    uint64_t from = 0;
+    glmd_conn *c;
+    if (!a->n_words || !parse_number(a->words[0], 16, UINT64_MAX, &args.stream_id) || !args.stream_id) {
+        ctl_err("%s: expected the number of an answer, as glmctl run --keep prints it",
+                a->n_words ? a->words[0] : "glmctl resume");
+        return CTL_EXIT_USAGE;
+    }
+    if (a->n_words > 1 && !parse_number(a->words[1], 10, UINT32_MAX, &from)) {
+        ctl_err("%s: expected the number of a record, one more than the last seq that --json printed",
+                a->words[1]);
+        return CTL_EXIT_USAGE;
+    }
+    args.from_seq = (uint32_t)from;
+    ctl_sigint_install();
+    int r = ctl_connect(a, 0, &c);
+    if (!r) {
+        r = ctl_answer(c, NULL, &args, NULL);
+        glmd_close(c);
+    }
     return r;
 }

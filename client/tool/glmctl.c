@@ -15,6 +15,7 @@ static const char *const usage =
     "usage: glmctl COMMAND [OPTIONS]\n\n"
     "  run PROMPT   ask once\n"
     "  chat         a conversation\n"
+    "  resume ID    go on with an answer that run --keep began\n"
     "  status       what the daemon is doing\n\n"
     "glmctl COMMAND --help lists the options of a command; glmctl --version shows the version.\n"
     "Exit status: 0 done, 1 the request failed, 2 wrong usage, 3 no daemon, 4 the daemon went away,\n"
@@ -132,8 +133,10 @@ int main(int argc, char **argv) {
         const char *name;
         int cmd;
         int (*fn)(const struct ctl_args *);
-    } commands[] = {
-        {"run", CTL_RUN, ctl_run}, {"chat", CTL_CHAT, ctl_chat}, {"status", CTL_STATUS, ctl_status}};
+    } commands[] = {{"run", CTL_RUN, ctl_run},
+                    {"chat", CTL_CHAT, ctl_chat},
+                    {"resume", CTL_RESUME, ctl_resume},
+                    {"status", CTL_STATUS, ctl_status}};
     struct ctl_args a;
     if (argc < 2) {
         fputs(usage, stderr);
@@ -159,6 +162,6 @@ int main(int argc, char **argv) {
         }
         return commands[i].fn(&a);
     }
-    ctl_err("no command \"%s\": run, chat or status; glmctl --help says more", argv[1]);
+    ctl_err("no command \"%s\": run, chat, resume or status; glmctl --help says more", argv[1]);
     return CTL_EXIT_USAGE;
 }

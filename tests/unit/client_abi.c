@@ -81,15 +81,18 @@ START_TEST(header_is_for_every_language) {
 }
 END_TEST
 
-/* Names between "global:" and "local:" of the version script. */
+/* Names behind every "global:" of the version script, up to "local:" or the end of the node. */
 static unsigned map_names(char *map, const char **ret, unsigned max) {
     unsigned n = 0;
-    char *from = strstr(map, "global:"), *to = strstr(map, "local:");
-    ck_assert(from && to && from < to);
-    *to = 0;
-    for (char *w = strtok(from + 7, " ;\n\t"); w; w = strtok(NULL, " ;\n\t")) {
-        ck_assert_uint_lt(n, max);
-        ret[n++] = w;
+    for (char *from = strstr(map, "global:"), *next; from; from = next) {
+        char *to = strchr(from, '}'), *local = strstr(from, "local:");
+        ck_assert_ptr_nonnull(to);
+        next = strstr(to, "global:");
+        *(local && local < to ? local : to) = 0;
+        for (char *w = strtok(from + 7, " ;\n\t"); w; w = strtok(NULL, " ;\n\t")) {
+            ck_assert_uint_lt(n, max);
+            ret[n++] = w;
+        }
     }
     return n;
 }
