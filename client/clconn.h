@@ -73,6 +73,10 @@ struct glmd_conn {
     bool credit_owed;       /* a NOP found no room */
     uint32_t n_cancel_owed; /* live entries with cancel_wanted */
     uint32_t serial;        /* packets sent */
+    uint32_t bulk_serial;   /* id of the last object */
+    uint32_t n_bulk;        /* objects asked for or alive */
+    uint32_t n_submit_owed; /* live entries whose object is taken and that found no room */
+    uint32_t n_refused;     /* live entries whose object was refused */
 
     uint32_t coalesce_tokens;
     uint64_t coalesce_ns;
@@ -110,6 +114,8 @@ struct cl_fds {
 void cl_fds_close(struct cl_fds *f);
 
 int cl_packet_send(glmd_conn *c, uint16_t type, const void *body, uint32_t len);
+/* With a descriptor, borrowed; -1: none. */
+int cl_packet_send_fd(glmd_conn *c, uint16_t type, const void *body, uint32_t len, int fd);
 /* Positive: bytes of a packet with a checked header; 0: the daemon closed; -EAGAIN; -EPROTO. */
 int cl_packet_recv(int fd, void *buf, size_t size, struct cl_fds *fds);
 /* Everything that lies on the socket now. */
@@ -149,5 +155,17 @@ struct cl_payload {
 };
 /* Finishes the encoding; the parts are borrowed from r. */
 int cl_req_seal(glmd_req *r, struct cl_payload *ret);
+
+/* ---- clbulk.c ---- */
+
+/* Largest request that may go by a sealed memfd; 0: not granted. */
+uint64_t cl_bulk_max(const glmd_conn *c);
+/* Sends the payload; l->entry is pushed when the daemon has taken it.  -ENOBUFS: too many objects or a full
+ * socket, try later. */
+int cl_bulk_send(glmd_conn *c, const struct cl_payload *p, struct cl_live *l);
+void cl_bulk_answer(glmd_conn *c, const void *body, bool granted);
+/* The request is over, or its object was refused. */
+void cl_bulk_end(glmd_conn *c, struct cl_live *l);
+const char *cl_bulk_text(int error); /* why an object was refused, for people */
 
 #endif

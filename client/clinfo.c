@@ -134,6 +134,8 @@ int glmd_get_info(glmd_conn *c, struct glmd_info *ret) {
     };
     if (w->limits.max_payload_bytes && w->limits.max_payload_bytes < i.max_request_bytes)
         i.max_request_bytes = w->limits.max_payload_bytes;
+    if (cl_bulk_max(c) > i.max_request_bytes)
+        i.max_request_bytes = cl_bulk_max(c);
     memcpy(i.model, w->model, sizeof i.model - 1);
     return give(ret, &i, sizeof i);
 }

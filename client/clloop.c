@@ -122,7 +122,7 @@ static int dispatch(glmd_conn *c) {
     on_timer(c);
     if (!c->socket_done)
         cl_socket_read(c);
-    if (!c->error && (c->credit_owed || c->n_cancel_owed))
+    if (!c->error && (c->credit_owed || c->n_cancel_owed || c->n_submit_owed))
         cl_owed_push(c);
     cl_timer_plan(c);
     if (cl_pending(c))

@@ -13,11 +13,25 @@ void cl_fds_close(struct cl_fds *f) {
         close(f->fd[--f->n]);
 }
 
-int cl_packet_send(glmd_conn *c, uint16_t type, const void *body, uint32_t len) {
+int cl_packet_send_fd(glmd_conn *c, uint16_t type, const void *body, uint32_t len, int fd) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } ctl;
     struct glmw_packet_hdr h = {.magic = GLMW_MAGIC_PACKET, .type = type, .len = len, .serial = c->serial};
     struct iovec iov[2] = {{&h, sizeof h}, {(void *)(uintptr_t)body, len}};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
     ssize_t n;
+    if (fd >= 0) {
+        memset(&ctl, 0, sizeof ctl);
+        m.msg_control = &ctl;
+        m.msg_controllen = sizeof ctl.bytes;
+        struct cmsghdr *k = CMSG_FIRSTHDR(&m);
+        k->cmsg_level = SOL_SOCKET;
+        k->cmsg_type = SCM_RIGHTS;
+        k->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(k), &fd, sizeof fd);
+    }
     do {
         n = sendmsg(c->fd_sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
@@ -25,6 +39,10 @@ int cl_packet_send(glmd_conn *c, uint16_t type, const void *body, uint32_t len) 
         return errno == EWOULDBLOCK ? -EAGAIN : -errno;
     c->serial++;
     return 0;
+}
+
+int cl_packet_send(glmd_conn *c, uint16_t type, const void *body, uint32_t len) {
+    return cl_packet_send_fd(c, type, body, len, -1);
 }
 
 /* Keeps every descriptor that came, so that none can leak whatever is wrong with the packet. */
@@ -118,7 +136,9 @@ static void on_pong(glmd_conn *c, const void *body) {
 }
 
 static void on_packet(glmd_conn *c, const struct glmw_packet_hdr *h, const void *body) {
-    static const uint32_t want[] = {[GLMW_PKT_NOTICE] = sizeof(struct glmw_notice_body),
+    static const uint32_t want[] = {[GLMW_PKT_BULK_OK] = sizeof(struct glmw_bulk_answer),
+                                    [GLMW_PKT_BULK_ERR] = sizeof(struct glmw_bulk_answer),
+                                    [GLMW_PKT_NOTICE] = sizeof(struct glmw_notice_body),
                                     [GLMW_PKT_PING] = sizeof(struct glmw_ping),
                                     [GLMW_PKT_PONG] = sizeof(struct glmw_ping),
                                     [GLMW_PKT_BYE] = sizeof(struct glmw_bye)};
@@ -131,6 +151,10 @@ static void on_packet(glmd_conn *c, const struct glmw_packet_hdr *h, const void 
         return;
     }
     switch (h->type) {
+    case GLMW_PKT_BULK_OK:
+    case GLMW_PKT_BULK_ERR:
+        cl_bulk_answer(c, body, h->type == GLMW_PKT_BULK_OK);
+        break;
     case GLMW_PKT_NOTICE:
         on_notice(c, body);
         break;

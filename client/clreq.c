@@ -9,8 +9,8 @@
 
 #include "clconn.h"
 
-/* A bound for callers that append for ever; the arena of any connection is at most this large. */
-#define REQ_MAX_BYTES ((size_t)1 << GLMW_PAY_LOG2_MAX)
+/* A bound for callers that append for ever; no daemon takes more, by the arena or in a memfd. */
+#define REQ_MAX_BYTES ((size_t)1 << 30)
 
 struct bytes {
     uint8_t *p;

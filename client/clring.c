@@ -150,6 +150,9 @@ static void take_usage(struct cl_live *l, const struct glmw_rec *r) {
 /* The tag is free from here on; its entry stays readable until the caller gives its events back. */
 static void end_tag(glmd_conn *c, struct cl_live *l) {
     payload_done(c, l);
+    cl_bulk_end(c, l);
+    if (l->refused)
+        c->n_refused--;
     if (l->cancel_wanted)
         c->n_cancel_owed--;
     cl_tags_retire(&c->tags, l);
@@ -342,6 +345,29 @@ static bool take_synthetic(glmd_conn *c, struct glmd_event *e) {
     return true;
 }
 
+/* The daemon did not take the object of a request, which it therefore never saw: why, then the end. */
+static bool take_refused(glmd_conn *c, struct glmd_event *e) {
+    for (uint32_t i = 0; c->n_refused && i < c->tags.n_slots; i++) {
+        struct cl_live *l = c->tags.slots[i];
+        if (!l || !l->refused)
+            continue;
+        blank_event(e);
+        e->tag = l->tag;
+        e->seq = l->next_seq++;
+        e->status = l->refused;
+        e->type = l->told ? GLMD_EV_END : GLMD_EV_ERROR;
+        if (l->told) {
+            end_tag(c, l);
+        } else {
+            l->told = true;
+            e->text = cl_bulk_text(l->refused);
+            e->text_len = strlen(e->text);
+        }
+        return true;
+    }
+    return false;
+}
+
 static bool take_notice(glmd_conn *c, struct glmd_event *e) {
     if (!c->notices)
         return false;
@@ -367,7 +393,7 @@ static uint32_t visible(glmd_conn *c) {
 }
 
 bool cl_pending(glmd_conn *c) {
-    return c->notices || visible(c) >= c->need || (c->error && c->tags.n_live);
+    return c->notices || c->n_refused || visible(c) >= c->need || (c->error && c->tags.n_live);
 }
 
 int cl_arm(glmd_conn *c) {
@@ -401,7 +427,7 @@ int cl_arm(glmd_conn *c) {
 static int next_event(glmd_conn *c, bool may_sleep, struct glmd_event *e) {
     for (;;) {
         uint32_t have = (uint32_t)(c->tq.tail - c->tq.head);
-        if (take_notice(c, e))
+        if (take_notice(c, e) || take_refused(c, e))
             return 1;
         if (have < c->need)
             have = visible(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Entries to the daemon.  A payload is copied into the arena before its entry is published and stays there
- * until ACCEPTED, ERROR or END says that the daemon has read it.  Runs on the connection's thread, except
- * glmd_cancel_async(). */
+ * until ACCEPTED, ERROR or END says that the daemon has read it; a large one goes by clbulk.c.  Runs on the
+ * connection's thread, except glmd_cancel_async(). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ int cl_entry_push(glmd_conn *c, const struct glmw_entry *e) {
 }
 
 static void owe(glmd_conn *c) {
-    c->retry_at_ns = c->credit_owed || c->n_cancel_owed ? cl_now_ns() + RETRY_NS : CL_NEVER;
+    c->retry_at_ns = c->credit_owed || c->n_cancel_owed || c->n_submit_owed ? cl_now_ns() + RETRY_NS : CL_NEVER;
 }
 
 static int push_cancel(glmd_conn *c, uint64_t tag) {
@@ -41,10 +41,28 @@ static int push_cancel(glmd_conn *c, uint64_t tag) {
     return cl_entry_push(c, &e);
 }
 
+/* Requests whose object the daemon has taken; a cancel asked meanwhile follows its entry. */
+static void push_submits(glmd_conn *c) {
+    for (uint32_t i = 0; c->n_submit_owed && i < c->tags.n_slots; i++) {
+        struct cl_live *l = c->tags.slots[i];
+        if (!l || l->bulk != CL_BULK_OWED)
+            continue;
+        if (cl_entry_push(c, &l->entry) < 0)
+            return;
+        l->bulk = CL_BULK_NAMED;
+        c->n_submit_owed--;
+        if (l->cancel_late && !FAULT(client_cancel_forgotten)) {
+            l->cancel_wanted = true;
+            c->n_cancel_owed++;
+        }
+    }
+}
+
 void cl_owed_push(glmd_conn *c) {
     static const struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
     if (c->credit_owed && cl_entry_push(c, &nop) != -ENOBUFS)
         c->credit_owed = false;
+    push_submits(c);
     for (uint32_t i = 0; c->n_cancel_owed && i < c->tags.n_slots; i++) {
         struct cl_live *l = c->tags.slots[i];
         if (!l || !l->cancel_wanted)
@@ -57,16 +75,22 @@ void cl_owed_push(glmd_conn *c) {
     owe(c);
 }
 
-static int can_submit(glmd_conn *c, uint64_t bytes) {
+static bool fits_arena(const glmd_conn *c, uint64_t bytes) {
+    uint32_t max = c->hello.limits.max_payload_bytes;
+    return bytes <= UINT32_MAX && bytes <= c->arena.size_bytes && (!max || bytes <= max);
+}
+
+static int can_submit(glmd_conn *c, uint64_t bytes, bool *ret_bulk) {
     const struct glmw_limits *l = &c->hello.limits;
+    bool fits = fits_arena(c, bytes), may_bulk = bytes <= cl_bulk_max(c);
     if (c->error)
         return c->error;
-    if (bytes > UINT32_MAX || bytes > c->arena.size_bytes ||
-        (l->max_payload_bytes && bytes > l->max_payload_bytes))
+    if (!fits && !may_bulk)
         return -EMSGSIZE;
     if (l->max_live && c->tags.n_live >= l->max_live)
         return -EBUSY;
-    return sq_room(c);
+    *ret_bulk = may_bulk && (!fits || bytes > GLMW_BULK_ADVISED);
+    return *ret_bulk ? 0 : sq_room(c);
 }
 
 static uint8_t flags_of(uint8_t opcode, const struct cl_payload *p) {
@@ -91,10 +115,28 @@ static void copy_payload(glmd_conn *c, uint64_t off, const struct cl_payload *p)
     }
 }
 
+static int send_by_arena(glmd_conn *c, const struct cl_payload *p, struct cl_live *l) {
+    uint64_t off;
+    int e = cl_arena_take(&c->arena, p->total_bytes, &off);
+    if (e < 0)
+        return e;
+    copy_payload(c, off, p);
+    l->entry.payload_len = (uint32_t)p->total_bytes;
+    l->entry.payload_off = off;
+    e = cl_entry_push(c, &l->entry);
+    if (e < 0) {
+        cl_arena_give(&c->arena, off);
+        return e;
+    }
+    l->payload_off = off;
+    l->has_payload = true;
+    return 0;
+}
+
 static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) {
     struct cl_payload p;
     struct cl_live *l;
-    uint64_t off;
+    bool bulk;
     int e = cl_check(c);
     if (e < 0)
         return e;
@@ -103,36 +145,25 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
         return e;
     if (flags_of(opcode, &p) & GLMW_ENT_KEEP && !(c->hello.features & GLMW_FEAT_RESUME))
         return -EOPNOTSUPP;
-    e = can_submit(c, p.total_bytes);
-    if (e < 0)
-        return e;
-    e = cl_arena_take(&c->arena, p.total_bytes, &off);
+    e = can_submit(c, p.total_bytes, &bulk);
     if (e < 0)
         return e;
     e = cl_tags_add(&c->tags, &l);
-    if (e < 0) {
-        cl_arena_give(&c->arena, off);
+    if (e < 0)
         return e;
-    }
-    l->payload_off = off;
-    l->has_payload = true;
-    copy_payload(c, off, &p);
-    struct glmw_entry n = {.opcode = opcode,
-                           .flags = flags_of(opcode, &p),
-                           .payload_len = (uint32_t)p.total_bytes,
-                           .tag = l->tag,
-                           .payload_off = off,
-                           .session = p.session,
-                           .max_tokens = p.max_tokens,
-                           .deadline_ms = p.deadline_ms,
-                           .client_ns = cl_now_ns()};
-    e = cl_entry_push(c, &n);
+    l->entry = (struct glmw_entry){.opcode = opcode,
+                                   .flags = flags_of(opcode, &p) | (bulk ? GLMW_ENT_BULK : 0),
+                                   .tag = l->tag,
+                                   .session = p.session,
+                                   .max_tokens = p.max_tokens,
+                                   .deadline_ms = p.deadline_ms,
+                                   .client_ns = cl_now_ns()};
+    e = bulk ? cl_bulk_send(c, &p, l) : send_by_arena(c, &p, l);
     if (e < 0) {
-        cl_arena_give(&c->arena, off);
         cl_tags_drop(&c->tags, l);
         return e;
     }
-    watch(c, n.client_ns);
+    watch(c, l->entry.client_ns);
     *ret_tag = l->tag;
     glmd_req_free(r);
     return 0;
@@ -144,11 +175,12 @@ int glmd_submit(glmd_conn *c, glmd_req *r, uint64_t *ret_tag) {
 
 int glmd_resume(glmd_conn *c, uint64_t stream_id, uint32_t from_seq, uint64_t *ret_tag) {
     struct cl_live *l;
+    bool bulk;
     int r = cl_check(c);
     if (r == 0 && !(c->hello.features & GLMW_FEAT_RESUME))
         r = -EOPNOTSUPP;
     if (r == 0)
-        r = can_submit(c, 0);
+        r = can_submit(c, 0, &bulk);
     if (r == 0)
         r = cl_tags_add(&c->tags, &l);
     if (r < 0)
@@ -190,8 +222,12 @@ int glmd_cancel(glmd_conn *c, uint64_t tag) {
     if (r < 0)
         return r;
     struct cl_live *l = cl_tags_find(&c->tags, tag);
-    if (!l || l->cancel_wanted || c->error)
+    if (!l || l->cancel_wanted || l->refused || c->error)
         return 0; /* ended, asked before, or its synthetic END is on the way */
+    if (l->bulk == CL_BULK_ASKED || l->bulk == CL_BULK_OWED) {
+        l->cancel_late = true; /* the daemon does not know the tag yet */
+        return 0;
+    }
     r = push_cancel(c, tag);
     if (r == -ENOBUFS) {
         l->cancel_wanted = true;

@@ -10,9 +10,13 @@
 #include <stdint.h>
 
 #include "glmd.h"
+#include "wire.h"
 
 #define CL_TAG_SLOT_BITS 12
 #define CL_TAG_SLOTS     (1u << CL_TAG_SLOT_BITS)
+
+/* Where the object of a request stands that goes by a sealed memfd. */
+enum cl_bulk { CL_BULK_NONE, CL_BULK_ASKED, CL_BULK_OWED /* the entry found no room yet */, CL_BULK_NAMED };
 
 struct cl_live {
     uint64_t tag;
@@ -25,6 +29,11 @@ struct cl_live {
     bool ended;
     bool has_usage;
     bool cancel_wanted; /* the ring was full when cancel was asked */
+    bool cancel_late;   /* asked before the entry could be pushed */
+    bool told;          /* the ERROR of `refused` was handed out */
+    uint8_t bulk;       /* enum cl_bulk */
+    int refused;        /* the daemon did not take the object: its END is ours to make */
+    struct glmw_entry entry; /* with bulk: pushed when the object is taken */
     uint32_t next_seq;
     struct glmd_usage usage;
 };

@@ -105,7 +105,7 @@ struct glmd_options {
     size_t error_bytes;    /* to do; NUL-terminated when error_bytes > 0; untouched on success */
     uint32_t entries_log2; /* submission ring; this and the next three: 0 asks for the daemon's default, */
     uint32_t records_log2; /* token ring; the daemon may grant less */
-    uint32_t payload_log2; /* bytes of the arena that carries requests: bounds the size of one request */
+    uint32_t payload_log2; /* bytes of the arena that carries requests (large ones may go beside it) */
     uint32_t text_log2;    /* bytes of the arena that carries text back */
 };
 
@@ -136,6 +136,7 @@ enum glmd_state {
 /* What a daemon may grant */
 #define GLMD_FEATURE_LOGPROBS     0x0001u
 #define GLMD_FEATURE_ALTERNATIVES 0x0002u
+#define GLMD_FEATURE_BULK         0x0004u /* requests larger than the arena */
 #define GLMD_FEATURE_RESUME       0x0008u /* GLMD_KEY_KEEP and glmd_resume() */
 #define GLMD_FEATURE_COALESCE     0x0010u
 #define GLMD_FEATURE_TOOL_EVENTS  0x0020u

@@ -12,6 +12,7 @@ static const struct {
     const char *name;
 } features[] = {{GLMD_FEATURE_LOGPROBS, "logprobs"},
                 {GLMD_FEATURE_ALTERNATIVES, "alternatives"},
+                {GLMD_FEATURE_BULK, "bulk"},
                 {GLMD_FEATURE_COALESCE, "coalesce"},
                 {GLMD_FEATURE_TOOL_EVENTS, "tool-events"},
                 {GLMD_FEATURE_TOKENIZE, "tokenize"}};

@@ -39,6 +39,7 @@ struct conf {
     uint32_t max_connections;
     uint32_t sq_entries, tq_records;
     uint64_t payload_bytes, text_bytes;
+    uint64_t max_bulk_bytes; /* 0 = not offered */
     uint32_t inline_connections;
     uint32_t handshake_timeout_sec;
     uint32_t stall_timeout_sec;
@@ -50,6 +51,7 @@ struct conf {
     uint32_t quota_requests_per_connection;
     uint64_t quota_region_bytes_per_uid;
     uint32_t quota_kept_per_uid;
+    uint64_t quota_bulk_bytes_per_uid;
 
     uint32_t text_workers;
     uint64_t max_prompt_bytes;

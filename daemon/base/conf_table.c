@@ -65,6 +65,9 @@ const struct conf_row conf_rows[] = {
      .pow2 = true,
      .doc = "Bytes of a connection's arena for text on its way to the client, a power of two. A client that "
             "asks for more gets this."},
+    {"IPC", "MaxBulkBytes", CONF_T_BYTES, AT(max_bulk_bytes), .def = "64M", .min = 0, .max = G, .reload = true,
+     .doc = "Largest request or picture that a client may pass in a sealed memory file of its own instead of "
+            "through the arena. 0 offers no such files. New connections see a changed value."},
     {"IPC", "InlineConnections", CONF_T_U32, AT(inline_connections), .def = "8", .min = 0, .max = 4096,
      .doc = "Up to so many connections the engine publishes tokens itself; above, a thread of its own does."},
     {"IPC", "HandshakeTimeoutSec", CONF_T_U32, AT(handshake_timeout_sec), .def = "2", .min = 1, .max = 60,
@@ -95,6 +98,9 @@ const struct conf_row conf_rows[] = {
      .doc = "Live requests of one connection. New connections see a changed value."},
     {"Quota", "MaxRegionBytesPerUid", CONF_T_BYTES, AT(quota_region_bytes_per_uid), .def = "256M", .min = M,
      .max = 64 * G, .reload = true, .doc = "Shared memory of all connections of one user."},
+    {"Quota", "MaxBulkBytesPerUid", CONF_T_BYTES, AT(quota_bulk_bytes_per_uid), .def = "256M", .min = 0,
+     .max = 64 * G, .reload = true,
+     .doc = "Sealed memory files that one user has with the daemon at the same time."},
 
     {"Quota", "MaxKeptStreamsPerUid", CONF_T_U32, AT(quota_kept_per_uid), .def = "16", .min = 0, .max = 4096,
      .reload = true,

@@ -51,11 +51,14 @@ void conn_send_notice(struct conn *c, enum glmw_notice what) {
     if (c->state != CONN_OPEN)
         return;
     if (what == GLMW_NOTICE_MODEL) {
-        uint32_t max_live = c->limits.max_live, max_payload = c->limits.max_payload_bytes;
+        struct glmw_limits granted = c->limits;
 
         conn_limits(c->server, &c->limits);
-        c->limits.max_live = max_live;
-        c->limits.max_payload_bytes = max_payload;
+        /* what the handshake settled stays */
+        c->limits.max_live = granted.max_live;
+        c->limits.max_payload_bytes = granted.max_payload_bytes;
+        c->limits.max_bulk = granted.max_bulk;
+        c->limits.max_bulk_bytes = granted.max_bulk_bytes;
         c->model_known = c->server->has_model;
     }
     msg.u.notice.what = what;
@@ -111,6 +114,7 @@ void conn_close(struct conn *c, int error, const char *why) {
         emit_conn_close(c->out);
     for (struct request *r = c->requests; r; r = r->next)
         request_cancel(r);
+    bulk_drop_unnamed(c);
     server_wake(s);
 }
 
@@ -180,6 +184,8 @@ void conn_limits(const struct server *s, struct glmw_limits *ret) {
         .max_stop_bytes = 1024,
         .max_bias = SCHED_MAX_BIAS,
         .max_alts = STREAM_MAX_ALTS,
+        .max_bulk = conf->max_bulk_bytes ? BULK_MAX : 0,
+        .max_bulk_bytes = conf->max_bulk_bytes,
     };
 }
 
@@ -238,7 +244,7 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
         .wire_min = GLMW_WIRE_MIN,
         .wire_max = GLMW_WIRE_MAX,
         .features = GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_COALESCE | GLMW_FEAT_TOOL_EVENTS |
-                    GLMW_FEAT_TOKENIZE | kept_features(s),
+                    GLMW_FEAT_TOKENIZE | kept_features(s) | (conf->max_bulk_bytes ? GLMW_FEAT_BULK : 0),
         .sq_log2_max = log2_of(conf->sq_entries),
         .tq_log2_max = log2_of(conf->tq_records),
         .pay_log2_max = log2_of(conf->payload_bytes),
@@ -279,6 +285,10 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
     fits = ((1u << geom.tq_log2) - 16) / (GLMW_RESERVED_RECS + 1);
     if (w.limits.max_live > fits)
         w.limits.max_live = fits;
+    if (!(w.features & GLMW_FEAT_BULK)) {
+        w.limits.max_bulk = 0;
+        w.limits.max_bulk_bytes = 0;
+    }
     c->limits = w.limits;
     c->features = w.features;
     c->model_known = s->has_model;
@@ -292,7 +302,6 @@ static void on_packet(struct conn *c, struct seqsock_rx *rx) {
     int r;
 
     r = hello_decode(rx->buf, rx->len, rx->n_fds, phase, &msg, &why);
-    seqsock_drop_fds(rx);
     if (r < 0) {
         conn_fault(c, -EPROTO, why);
         return;
@@ -313,6 +322,11 @@ static void on_packet(struct conn *c, struct seqsock_rx *rx) {
         conn_close(c, 0, NULL);
         break;
     case GLMW_PKT_BULK:
+        if (c->features & GLMW_FEAT_BULK) {
+            bulk_receive(c, &msg.u.bulk, rx->fds[0]); /* the decoder saw to it that there is one */
+            break;
+        }
+        /* fall through */
     default:
         conn_fault(c, -EPROTO, "a packet of a feature that was not granted");
         break;
@@ -339,6 +353,7 @@ static void on_socket(void *ctx, unsigned events) {
             return;
         }
         on_packet(c, &s->rx);
+        seqsock_drop_fds(&s->rx); /* whatever the packet was, its descriptors go no further */
         if (c->state == CONN_CLOSING)
             return;
     }

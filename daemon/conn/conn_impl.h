@@ -15,7 +15,7 @@ struct user { /* one per uid with a connection, or with a bad record */
     struct user *next;
     uint32_t uid;
     uint32_t connections, live, kept;
-    uint64_t region_bytes;
+    uint64_t region_bytes, bulk_bytes;
     uint64_t faults_since_ns, refused_until_ns;
     uint32_t faults;
     struct log_rate rate, debug_rate; /* comings and goings must not hide faults */
@@ -39,7 +39,20 @@ struct request {
     struct kept *kept;
     struct stream_id stream;
     uint64_t tag;
+    struct bulk *bulk; /* its payload, NULL when that was in the arena */
     bool with_worker; /* pushed to prep and not heard of again: the engine may have it */
+};
+
+enum { BULK_MAX = 16 };
+
+/* A sealed memfd of the client, mapped. Alive from BULK_OK until the request that names it is retired: text
+ * worker and engine read in the mapping until then. */
+struct bulk {
+    struct conn *conn; /* whose table it is in; NULL: the request goes on without */
+    struct user *user; /* who is charged */
+    uint32_t id, kind;
+    struct shm_bulk map;
+    struct request *by; /* who names it, NULL = nobody yet */
 };
 
 enum conn_state { CONN_HELLO = 1, CONN_OPEN, CONN_CLOSING };
@@ -65,6 +78,7 @@ struct conn {
     struct emit_conn *out;
     struct request *requests;
     uint32_t n_live;
+    struct bulk *bulk[BULK_MAX]; /* NULL: a free place */
 
     bool ready;   /* entries may be waiting: look at them in the next turn */
     bool blocked; /* the first entry waits for room in the token ring */
@@ -113,6 +127,13 @@ void conn_send_notice(struct conn *c, enum glmw_notice what);
 void conn_fault(struct conn *c, int error, const char *rule); /* the client broke a rule: log, count, close */
 void conn_limits(const struct server *s, struct glmw_limits *ret);
 void conn_log(struct conn *c, enum log_level level, enum log_event ev, const char *text);
+
+/* bulk.c */
+void bulk_receive(struct conn *c, const struct glmw_bulk *b, int fd); /* borrows fd; answers the client */
+struct bulk *bulk_find(struct conn *c, uint64_t id);                  /* NULL: not alive */
+void bulk_detach(struct bulk *b);                                     /* NULL ok, as below */
+void bulk_drop(struct bulk *b);
+void bulk_drop_unnamed(struct conn *c); /* those that no request holds: the connection is closing */
 
 /* drain.c */
 void conn_drain(struct conn *c);

@@ -92,6 +92,8 @@ static const char *entry_fault(const struct conn *c, const struct glmw_entry *e)
                                        : NULL;
     if (e->flags & GLMW_ENT_KEEP && e->opcode != GLMW_OP_SUBMIT)
         return "a submission entry with a flag that its operation does not have";
+    if (e->flags & GLMW_ENT_BULK && e->payload_len)
+        return "a submission entry with a bulk object and a payload in one";
     if (!(e->flags & GLMW_ENT_BULK) &&
         (e->payload_len > arena || e->payload_off > arena - e->payload_len || e->payload_off % GLMW_ALIGN))
         return "a submission entry whose payload lies outside the arena";

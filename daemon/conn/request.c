@@ -16,46 +16,8 @@ struct request *request_find(struct conn *c, uint64_t tag) {
     return NULL;
 }
 
-static const char *tlv_name(uint16_t type) {
-    switch (type) {
-    case GLMW_TLV_MSG_BEGIN:
-    case GLMW_TLV_MSG_END:
-        return "message";
-    case GLMW_TLV_PART_TEXT:
-        return "text of a message";
-    case GLMW_TLV_PART_REASONING:
-        return "reasoning of a message";
-    case GLMW_TLV_PART_IMAGE:
-        return "picture";
-    case GLMW_TLV_PART_TOOL_CALL:
-        return "tool call";
-    case GLMW_TLV_PART_TOOL_RESULT:
-        return "tool result";
-    case GLMW_TLV_TOKENS:
-        return "prompt tokens";
-    case GLMW_TLV_TOOL_DEF:
-        return "tool";
-    case GLMW_TLV_TOOL_CHOICE:
-        return "tool choice";
-    case GLMW_TLV_SAMPLING:
-        return "sampling settings";
-    case GLMW_TLV_STOP:
-        return "stop string";
-    case GLMW_TLV_SCHEMA:
-        return "schema";
-    case GLMW_TLV_LOGIT_BIAS:
-        return "logit bias";
-    case GLMW_TLV_LABEL:
-        return "label";
-    case GLMW_TLV_CHAT:
-        return "chat options";
-    default:
-        return "request";
-    }
-}
-
 /* 0, or a refusal with its text. */
-static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr *err) {
+static int check_allowed(struct conn *c, const struct glmw_entry *e, const struct bulk *b, struct xerr *err) {
     const struct server *s = c->server;
     const struct conf *conf = s->opt.conf;
 
@@ -67,8 +29,8 @@ static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr
         return xerr_set(err, -EOPNOTSUPP, "keeping a stream was not granted in the handshake");
     if (e->opcode == GLMW_OP_EMBED)
         return xerr_set(err, -EOPNOTSUPP, "embeddings were not granted by this daemon");
-    if (e->flags & GLMW_ENT_BULK)
-        return xerr_set(err, -EOPNOTSUPP, "bulk payloads were not granted by this daemon");
+    if (e->flags & GLMW_ENT_BULK && !(c->features & GLMW_FEAT_BULK))
+        return xerr_set(err, -EOPNOTSUPP, "bulk payloads were not asked for in the handshake");
     if (e->opcode != GLMW_OP_SUBMIT && !(c->features & GLMW_FEAT_TOKENIZE))
         return xerr_set(err, -EOPNOTSUPP, "tokenizing was not asked for in the handshake");
     if (c->n_live >= c->limits.max_live)
@@ -79,6 +41,10 @@ static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr
         log_full(LOG_LEVEL_NOTICE, &f, &c->user->rate, "request refused: [Quota] MaxRequestsPerUid");
         return xerr_set(err, -EDQUOT, "this user has %u live requests, which is the quota", c->user->live);
     }
+    if (b)
+        return b->kind == GLMW_BULK_PAYLOAD
+                   ? 0
+                   : xerr_set(err, -EINVAL, "the bulk object with the request is a picture, not a payload");
     if (e->payload_len > c->limits.max_payload_bytes)
         return xerr_set(err, -EMSGSIZE, "the request has %u bytes, at most %u are possible", e->payload_len,
                         c->limits.max_payload_bytes);
@@ -87,31 +53,34 @@ static int check_allowed(struct conn *c, const struct glmw_entry *e, struct xerr
     return 0;
 }
 
-static int decode(struct conn *c, const struct glmw_entry *e, struct prep_req *p, struct xerr *err) {
-    struct glmw_limits limits = c->limits;
-    struct reqdec_err why = {0};
-    size_t mem;
+/* The payload by its private copy. Sealed objects are decoded by a text worker: they may be large, and every
+ * connection waits for this thread. */
+static int take_payload(struct conn *c, const struct glmw_entry *e, struct bulk *b, struct prep_req *p,
+                        struct xerr *err) {
     int r;
 
+    p->limits = c->limits;
+    p->features = c->features;
+    /* while the model is loading its numbers are not known; the text worker checks against them later */
+    if (!c->model_known)
+        p->limits.vocab_tokens = UINT32_MAX;
+    if (b) {
+        p->payload_len = (uint32_t)b->map.bytes;
+        if (FAULT(bulk_copied) && (p->payload = malloc(p->payload_len))) {
+            memcpy(p->payload, b->map.data, p->payload_len);
+            return prep_decode(p, err);
+        }
+        p->sealed = b->map.data;
+        return 0;
+    }
+    p->payload_len = e->payload_len;
     p->payload = malloc((size_t)e->payload_len + 8);
     if (!p->payload)
         return xerr_set(err, -ENOMEM, "the daemon has no memory for a request of %u bytes", e->payload_len);
     r = shm_payload_read(&c->shm, e->payload_off, e->payload_len, p->payload);
     if (r < 0)
         return xerr_set(err, r, "the request could not be read: %s", strerror(-r));
-    /* while the model is loading its numbers are not known; the text worker checks against them later */
-    if (!c->model_known)
-        limits.vocab_tokens = UINT32_MAX;
-    mem = reqdec_mem_bytes(&limits, e->payload_len);
-    p->dec_mem = malloc(mem);
-    if (!p->dec_mem)
-        return xerr_set(err, -ENOMEM, "the daemon has no memory to decode a request of %u bytes",
-                        e->payload_len);
-    r = reqdec_decode(p->payload, e->payload_len, &limits, c->features, p->dec_mem, mem, &p->dec, &why);
-    if (r < 0)
-        return xerr_set(err, r, "%s at byte %u of the request: %s", tlv_name(why.type), why.offset,
-                        why.reason ? why.reason : strerror(-r));
-    return 0;
+    return prep_decode(p, err);
 }
 
 static void insert(struct request *r) {
@@ -145,6 +114,7 @@ void request_link(struct server *s, struct conn *c, struct request *r) {
 
 void request_move(struct request *r, struct conn *to) {
     take_out(r);
+    bulk_detach(r->bulk); /* its id was a word between the client and the connection that is left */
     r->conn = to;
     insert(r);
 }
@@ -186,16 +156,21 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
         k->request = r;
     r->kept = k;
     r->stream = p->stream;
+    if (r->bulk)
+        r->bulk->by = r;
     r->tag = e->tag;
     r->with_worker = true;
     request_link(c->server, c, r);
     prep_push(c->server->opt.prep, p);
+    if (FAULT(bulk_unmapped_early) && r->bulk)
+        shm_bulk_done(&r->bulk->map);
     return 0;
 }
 
 int request_submit(struct conn *c, const struct glmw_entry *e) {
     struct xerr err = {0};
     struct request *r = NULL;
+    struct bulk *b = NULL;
     int ret;
 
     /* requests that ended free their tags here, so that a client may reuse one as soon as it saw the END */
@@ -204,7 +179,15 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
         conn_fault(c, -EPROTO, "a submission entry with a tag that is live");
         return -EPIPE;
     }
-    ret = check_allowed(c, e, &err);
+    if (e->flags & GLMW_ENT_BULK && c->features & GLMW_FEAT_BULK) {
+        b = bulk_find(c, e->payload_off);
+        if (!b || (b->by && !FAULT(bulk_named_by_two))) {
+            conn_fault(c, -EPROTO, b ? "a submission entry with the bulk object of another request"
+                                     : "a submission entry with a bulk id that is not alive");
+            return -EPIPE;
+        }
+    }
+    ret = check_allowed(c, e, b, &err);
     if (ret == 0) {
         r = calloc(1, sizeof *r);
         if (r)
@@ -213,8 +196,9 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
             ret = xerr_set(&err, -ENOMEM, "the daemon has no memory for another request");
     }
     if (ret == 0)
-        ret = decode(c, e, r->prep, &err);
+        ret = take_payload(c, e, b, r->prep, &err);
     if (ret == 0) {
+        r->bulk = b;
         ret = accept_request(c, e, r);
         if (ret == 0)
             return 0;
@@ -224,7 +208,12 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
     if (r)
         prep_req_free(r->prep);
     free(r);
-    return request_refuse(c, e->tag, ret, &err);
+    if (ret == -ENOBUFS && err.code == 0)
+        return ret; /* the entry stays, and so does its bulk object */
+    ret = request_refuse(c, e->tag, ret, &err);
+    if (ret == 0)
+        bulk_drop(b);
+    return ret;
 }
 
 int request_refuse(struct conn *c, uint64_t tag, int ret, struct xerr *err) {
@@ -261,6 +250,7 @@ void request_retired(void *ctx, void *owner) {
     (void)ctx;
     unlink_request(r);
     kept_ended(r);
+    bulk_drop(r->bulk);
     prep_req_free(r->prep);
     free(r);
     if (!c)

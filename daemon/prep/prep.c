@@ -38,6 +38,12 @@ struct prep_req *prep_req_free(struct prep_req *r) {
     return NULL;
 }
 
+/* The model is known by now, whatever conn knew when the request came. */
+static int decode_sealed(const struct prep_model *m, struct prep_req *r) {
+    r->limits.vocab_tokens = m->vocab_tokens;
+    return prep_decode(r, &r->error);
+}
+
 static void work_on(struct prep *p, const struct prep_model *m, struct prep_scratch *s, struct prep_req *r) {
     const struct prep_hooks *h = &p->opt.hooks;
     int status;
@@ -53,6 +59,8 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
     if (r->deadline_ns && clock_now_ns() >= r->deadline_ns)
         status = xerr_set(&r->error, -ETIMEDOUT, "the request's deadline passed before it could be prepared");
     else
+        status = r->sealed ? decode_sealed(m, r) : 0;
+    if (status == 0)
         status = prep_make(m, s, r, &r->error);
     if (status < 0) {
         if (r->error.code == 0)

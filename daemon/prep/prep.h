@@ -43,8 +43,14 @@ struct prep_req {
     uint64_t received_ns, deadline_ns;
     _Atomic bool cancelled;
 
-    /* private copies of what the client sent, and the arrays that point into them */
-    void *payload, *dec_mem;
+    /* What the client sent: a private copy, or a sealed object that cannot change and that conn keeps mapped
+     * until the stream is retired; a worker decodes that one. Then the arrays that point into it. */
+    void *payload;
+    const void *sealed;
+    uint32_t payload_len;
+    struct glmw_limits limits; /* of the connection when the request came */
+    uint64_t features;
+    void *dec_mem;
     struct reqdec_req dec;
 
     /* made by the worker */
@@ -92,6 +98,10 @@ struct prep_model {
 };
 int prep_set_model(struct prep *p, const struct prep_model *m);
 void prep_set_max_prompt(struct prep *p, uint64_t bytes); /* io, on a reload */
+
+/* Fills r->dec from the payload. Refusals name the part of the request and where it lies. io thread for a
+ * private copy, before prep_push; the workers do it for sealed objects. */
+int prep_decode(struct prep_req *r, struct xerr *err);
 
 void prep_push(struct prep *p, struct prep_req *r);
 /* Takes a request back that no worker has begun. False: it is on its way. */

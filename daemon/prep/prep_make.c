@@ -313,8 +313,9 @@ static int make_bias(const struct prep_model *m, struct prep_req *r, struct xerr
 
 static int make_stops(struct prep_req *r, struct xerr *err) {
     const char *strings[STOPSTR_MAX_STRINGS];
-    size_t lens[STOPSTR_MAX_STRINGS];
+    size_t lens[STOPSTR_MAX_STRINGS], total = 0;
     uint32_t n = r->dec.n_stops;
+    char *at;
     int ret;
 
     if (!n)
@@ -322,13 +323,12 @@ static int make_stops(struct prep_req *r, struct xerr *err) {
     if (n > STOPSTR_MAX_STRINGS)
         return xerr_set(err, -EMSGSIZE, "%u stop strings, at most %d are possible", n, STOPSTR_MAX_STRINGS);
     r->stop = calloc(1, sizeof *r->stop);
-    r->stops = calloc(n, sizeof *r->stops);
-    if (!r->stop || !r->stops)
+    if (!r->stop)
         return xerr_set(err, -ENOMEM, "no memory for %u stop strings", n);
     for (uint32_t i = 0; i < n; i++) {
         strings[i] = r->dec.stops[i].ptr;
         lens[i] = r->dec.stops[i].len;
-        r->stops[i] = (struct sched_text){strings[i], (uint32_t)lens[i]};
+        total += lens[i];
     }
     ret = stopstr_set_init(r->stop, strings, lens, n);
     if (ret < 0)
@@ -336,6 +336,16 @@ static int make_stops(struct prep_req *r, struct xerr *err) {
                         ret == -E2BIG ? "the stop strings have more than %d bytes together"
                                       : "a stop string is empty (at most %d bytes together are possible)",
                         STOPSTR_MAX_TOTAL_BYTES);
+    /* a copy behind the array: the engine must not wait for pages of a client's memory file */
+    r->stops = calloc(1, n * sizeof *r->stops + total);
+    if (!r->stops)
+        return xerr_set(err, -ENOMEM, "no memory for %u stop strings", n);
+    at = (char *)(r->stops + n);
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(at, strings[i], lens[i]);
+        r->stops[i] = (struct sched_text){at, (uint32_t)lens[i]};
+        at += lens[i];
+    }
     r->sched.stops = r->stops;
     r->sched.n_stops = n;
     return 0;

@@ -272,7 +272,7 @@ START_TEST(unwanted_operations_get_errors) {
     struct hello_msg plain = raw_hello();
     struct glmw_rec r;
 
-    plain.u.hello.features_wanted &= ~(uint64_t)GLMW_FEAT_RESUME;
+    plain.u.hello.features_wanted &= ~(uint64_t)(GLMW_FEAT_RESUME | GLMW_FEAT_BULK);
     raw_open(&c, f.socket, &plain);
     for (size_t i = 0; i < 4; i++) {
         raw_submit(&c, &bad[i]);
