@@ -48,7 +48,7 @@ struct engine_info {
 
 /* Counters a status block or a test may read at any time (relaxed atomics inside). */
 struct engine_stats {
-    uint64_t steps, prefill_tokens, decode_tokens;
+    uint64_t steps, prefill_tokens, sampled_tokens;
     uint32_t running, queued, free_slots, free_pages;
     uint64_t heartbeat_ns; /* engine thread's last sign of life */
     uint32_t asleep;       /* 1: idle on purpose, an old heartbeat means nothing */

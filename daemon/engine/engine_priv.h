@@ -135,7 +135,7 @@ struct engine {
     uint64_t safety_ns; /* when skipped streams are looked at again without a kick; 0 = no timer */
 
     struct {
-        _Atomic uint64_t steps, prefill_tokens, decode_tokens, heartbeat_ns, skips, safety_wakes, sleeps;
+        _Atomic uint64_t steps, prefill_tokens, sampled_tokens, heartbeat_ns, skips, safety_wakes, sleeps;
         _Atomic uint32_t running, queued, free_slots, free_pages, asleep;
     } stats;
 };

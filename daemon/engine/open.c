@@ -219,7 +219,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *ret) {
     struct engine_stats s = {
         .steps = atomic_load_explicit(&e->stats.steps, memory_order_relaxed),
         .prefill_tokens = atomic_load_explicit(&e->stats.prefill_tokens, memory_order_relaxed),
-        .decode_tokens = atomic_load_explicit(&e->stats.decode_tokens, memory_order_relaxed),
+        .sampled_tokens = atomic_load_explicit(&e->stats.sampled_tokens, memory_order_relaxed),
         .running = atomic_load_explicit(&e->stats.running, memory_order_relaxed),
         .queued = atomic_load_explicit(&e->stats.queued, memory_order_relaxed),
         .free_slots = atomic_load_explicit(&e->stats.free_slots, memory_order_relaxed),

@@ -95,6 +95,8 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
         q->first_ns = t_ns;
     q->last_ns = t_ns;
     sched_served(e->sched, q->stream, 1);
+    if (!FAULT(engine_first_uncounted) || q->control.n_out)
+        stat_add(&e->stats.sampled_tokens, 1); /* here, for the first one comes out of the prompt, not a step */
     v = control_token(&q->control, r->token);
     if (v == CONTROL_STOP_ID) {
         stream_end(e, q->stream, STREAM_END_STOP, 0, r->token);
@@ -126,7 +128,6 @@ int step_finish(struct engine *e) {
     if (n != e->n_batch)
         return engine_fail(e, "decode step's results", -EBADMSG);
     stat_add(&e->stats.steps, 1);
-    stat_add(&e->stats.decode_tokens, n);
     for (uint32_t i = 0; i < n; i++) {
         e->seqs[e->batch[i]].pos++;
         step_token(e, e->batch[i], &res[i], e->now_ns);

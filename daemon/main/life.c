@@ -50,15 +50,15 @@ static void write_status(struct daemon *d, uint64_t now) {
 
     if (e && d->ready) {
         engine_get_stats(e, &st);
-        d->decode_mtok_s = rate(d->decode_mtok_s, st.decode_tokens - d->last_decode, now - d->last_tick_ns);
+        d->decode_mtok_s = rate(d->decode_mtok_s, st.sampled_tokens - d->last_decode, now - d->last_tick_ns);
         d->prefill_mtok_s =
             rate(d->prefill_mtok_s, st.prefill_tokens - d->last_prefill, now - d->last_tick_ns);
-        d->last_decode = st.decode_tokens;
+        d->last_decode = st.sampled_tokens;
         d->last_prefill = st.prefill_tokens;
         s.heartbeat_ns = st.asleep ? now : st.heartbeat_ns;
         s.kv_free_tokens = (uint64_t)st.free_pages * 256;
         s.kv_total_tokens = (uint64_t)d->info.n_pages * 256;
-        s.tokens_out = st.decode_tokens;
+        s.tokens_out = st.sampled_tokens;
         s.queued = st.queued;
         s.running = st.running;
         s.slots_free = st.free_slots;
