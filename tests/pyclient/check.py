@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: MIT
+"""check.py BUILD_DIR [TEST...]: runs the independent client of glmw.py against real daemons.
+
+What it receives is compared with what glmctl receives over libglmd, and every record with the rules of
+ipc/PROTOCOL.md (glmw.py raises Broken).  Leaves no process and no file.
+"""
+import ctypes
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+import glmw
+from glmw import CANCEL_ALL, COUNT, QUIET, TOKENIZE, Client, Refused, chat, message, sampling, stop, tlv, tokens
+
+BUILD = sys.argv[1]
+MODELS = os.environ.get("GLMD_MODELS", os.path.abspath("build/models"))
+SKY = [712, 1168, 88, 318, 876, 461, 585, 43, 762, 518, 271, 264, 290, 13]  # of nano's vocabulary
+TEXT = b"The sky is blue.\nLight from the sun."
+THINK_END, TURN_END = 4082, 4060
+ENDLESS = "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12\nrepeat\n"
+EPROTO, EPIPE, ECANCELED, ETIMEDOUT, EOPNOTSUPP, ESHUTDOWN = -71, -32, -125, -110, -95, -108
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Daemon:
+    """A glmd in a directory of its own; `with` ends it and wants a clean end, unless kill() was called."""
+
+    def __init__(self, script=None, conf="", arguments=()):
+        self.dir = tempfile.TemporaryDirectory(prefix="glmd-test-")
+        path = self.dir.name
+        self.socket = path + "/glmd.sock"
+        model = MODELS + "/nano"
+        if script is not None:
+            model = f"script:{path}/model.script"
+            with open(path + "/model.script", "w") as f:
+                f.write("glmd-script 1\n" + script.replace("NANO", MODELS + "/nano"))
+        with open(path + "/glmd.conf", "w") as f:
+            f.write("[Memory]\nKeepFreeBytes=0\n" + conf)
+        self.log = open(path + "/log", "w+")
+        self.process = subprocess.Popen(
+            [BUILD + "/test/glmd", "--model", model, "--socket", self.socket, "--config", path + "/glmd.conf",
+             *arguments], stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+        end = time.monotonic() + 60
+        while "ready after" not in self.log_text():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError("the daemon does not become ready: " + self.log_text()[-500:])
+            time.sleep(0.01)
+
+    def log_text(self):
+        with open(self.dir.name + "/log") as f:
+            return f.read()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        killed = self.process.returncode is not None
+        if not killed:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        log = self.log_text()
+        self.log.close()
+        self.dir.cleanup()
+        if kind is None and not killed and self.process.returncode != 0:
+            raise AssertionError(f"the daemon ended with {self.process.returncode}: {log[-500:]}")
+
+    def glmctl(self, *arguments):
+        out = subprocess.run([BUILD + "/glmctl", "run", "--socket", self.socket, "--json", *arguments],
+                             capture_output=True, timeout=60, check=True).stdout
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def same(got, want, what):
+    if got != want:
+        raise AssertionError(f"{what}: {got!r}, expected {want!r}")
+
+
+def holds(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def ended(stream, status, reason, what):
+    same(stream.final[:2], (status, reason), f"{what}: status and reason of END ({stream.error})")
+
+
+def fresh(client):
+    """A status from after this call."""
+    now, end = time.monotonic_ns(), time.monotonic() + 10
+    status = client.status()
+    while status["heartbeat_ns"] <= now:
+        holds(time.monotonic() < end, "the status is not renewed")
+        time.sleep(0.01)
+        status = client.status()
+    return status
+
+
+# ---------------------------------------------------------------------------------------------------------
+
+
+def handshake_is_as_written():
+    with Daemon(ENDLESS) as d:
+        c = Client(d.socket, sq_log2=4, tq_log2=6, pay_log2=16, txt_log2=16)
+        same(c.welcome[11:15], (4, 6, 16, 16), "the smallest sizes")
+        holds(c.welcome.state == 2 and c.limits.vocab == 100, "state and limits")
+        c.close()
+        c = Client(d.socket, sq_log2=1, tq_log2=1, pay_log2=1, txt_log2=1)
+        same(c.welcome[11:15], (4, 6, 16, 16), "sizes below the smallest")
+        generation, number = c.welcome.generation, c.welcome.conn_id
+        c.close()
+        c = Client(d.socket, sq_log2=255, tq_log2=255, pay_log2=255, txt_log2=255, wanted=(1 << 64) - 1)
+        for got, least, most in zip(c.welcome[11:15], (8, 12, 20, 18), (12, 16, 26, 24)):
+            holds(least <= got <= most, f"sizes {c.welcome[11:15]} for the largest wanted")
+        holds(c.welcome.features < 1 << 11, "a feature that version 1 does not define")
+        holds(c.welcome.generation == generation and c.welcome.conn_id != number, "generation and number")
+        c.close()
+        c = Client(d.socket)
+        same(c.welcome[11:15], (8, 12, 20, 18), "default sizes")
+        c.close()
+        c = Client(d.socket, wire=(1, 9))
+        same(c.welcome.wire, 1, "version of a client that knows more")
+        c.close()
+        for what, error, options in (("version", -93, {"wire": (2, 3)}),
+                                     ("feature", EOPNOTSUPP, {"required": 1 << 40})):
+            try:
+                Client(d.socket, **options)
+                raise AssertionError(f"a {what} that does not exist is granted")
+            except Refused as e:
+                same(e.error, error, what)
+                holds(e.text, f"REJECT of a {what} without words")
+
+
+def same_as_glmctl():
+    """A real model: ids, text, log probabilities, alternatives and counts, for messages and for raw ids."""
+    with Daemon(arguments=("--context", "2048")) as d:
+        question = "Count from 1 to 12."
+        c = Client(d.socket)
+        prompt = c.submit(message(2, question), TOKENIZE)
+        count = c.submit(message(2, question), COUNT)
+        c.run()
+        ended(prompt, 0, 1, "TOKENIZE")
+        ended(count, 0, 1, "COUNT")
+        same(count.usage.prompt, len(prompt.prompt_ids), "COUNT beside TOKENIZE")
+        common = ("--temperature", "0", "--max-tokens", "60", "--logprobs", "--alternatives", "7")
+        how = sampling(temperature=0, logprobs=True, n_alts=7)
+        for payload, arguments in (
+                (message(2, question), (question,)),
+                (tokens(prompt.prompt_ids), ("--tokens", ",".join(map(str, prompt.prompt_ids)))),
+                (chat(thinking=2) + message(1, "Be brief.") + message(2, question) + stop("7"),
+                 ("--think", "off", "--system", "Be brief.", "--stop", "7", question))):
+            s = c.submit(payload + how, max_tokens=60)
+            c.run()
+            compare(s, d.glmctl(*common, *arguments))
+        same(prompt.usage.prompt, s.usage.prompt and count.usage.prompt, "prompt tokens")
+        c.close()
+
+
+def compare(s, lines):
+    of = {kind: [x for x in lines if x["event"] == kind] for kind in ("token", "text", "end", "usage")}
+    same(s.ids, [x["token"] for x in of["token"]], "ids")
+    for number, channel in enumerate(("content", "reasoning")):
+        same(s.text[number].decode(), "".join(x["text"] for x in lines if x.get("channel") == channel), channel)
+    for got, alts, x in zip(s.logprobs, s.alts, of["token"]):
+        holds(abs(got - x["logprob"]) <= 1e-6 * max(1, abs(got)), f"logprob {got} beside {x['logprob']}")
+        same([a for a, _ in alts], [a["token"] for a in x["alternatives"]], "alternatives")
+    names = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "drafted_tokens",
+             "accepted_tokens")
+    same(list(s.usage[:6]), [of["usage"][0][name] for name in names], "USAGE")
+    same(s.final.status, of["end"][0]["status"], "status")
+    same(s.final.detail, of["end"][0]["detail"], "detail")
+    same({1: "stop", 2: "stop string", 3: "length"}[s.final.reason], of["end"][0]["reason"], "reason")
+
+
+def many_tags_interleave():
+    """All the tags a connection may have; each answer is whole, and they come together, not one by one."""
+    script = f"model NANO\nstep-us 300\nloop\nrequest\ntokens 39 334 593 {THINK_END} {' '.join(map(str, SKY))} {TURN_END}\n"
+    with Daemon(script, "MaxSequences=16\n") as d:
+        c = Client(d.socket)
+        streams = []
+        while len(streams) < c.limits.max_live:
+            s = c.submit(message(2, f"question {len(streams)}"), flags=QUIET if len(streams) % 2 else 0)
+            holds(s is not None, "the rings are too small for max_live")
+            streams.append(s)
+        changes, last = 0, None
+        take = glmw.Stream.take
+
+        def watch(self, r, text):
+            nonlocal changes, last
+            changes += r.tag != last
+            last = r.tag
+            take(self, r, text)
+        glmw.Stream.take = watch
+        try:
+            c.run()
+        finally:
+            glmw.Stream.take = take
+        for s in streams:
+            ended(s, 0, 1, "an answer")
+            same((s.text[1], s.text[0]), (b"Hello", TEXT), "its text")
+            same((s.ids[4:], s.final.token), (SKY, TURN_END), "its ids")
+        holds(changes > 4 * len(streams), f"{changes} changes of tag among {len(streams)} answers")
+        extra = [c.submit(message(2, "x")) for _ in range(3)]
+        c.run()
+        holds(all(s.final.status == 0 for s in extra), "tags are free after END")
+        same(fresh(c)["my_live"], 0, "live tags in the status")
+        c.close()
+
+
+def cancel_ends_one_or_all():
+    with Daemon(ENDLESS) as d:
+        c = Client(d.socket)
+        a, b, e = (c.submit(tokens([5, 6, 7])) for _ in range(3))
+        c.run(until=lambda: len(a.ids) > 20)
+        holds(c.cancel(a.tag) and c.cancel(a.tag) and c.cancel(987654), "the ring is full")
+        c.run(until=lambda: a.final)
+        ended(a, ECANCELED, 6, "CANCEL")
+        n = len(b.ids)
+        c.run(until=lambda: len(b.ids) > n + 20)
+        holds(not b.final and not e.final, "CANCEL ended others")
+        holds(c.entry(CANCEL_ALL), "the ring is full")
+        c.run()
+        ended(b, ECANCELED, 6, "CANCEL_ALL")
+        ended(e, ECANCELED, 6, "CANCEL_ALL")
+        again = c.submit(tokens([1]), tag=a.tag, max_tokens=5)
+        c.run()
+        ended(again, 0, 3, "a tag used again")
+        same(again.ids, [10, 11, 12, 10, 11], "its ids")
+        c.close()
+
+
+def slow_reader_loses_nothing():
+    """A ring of 64 records, read a few at a time with pauses, or hoarded until no slot is left."""
+    words = " ".join(map(str, SKY * 3))
+    with Daemon(f"model NANO\nloop\nrequest\ntokens {THINK_END} {words}\nrepeat\n") as d:
+        c = Client(d.socket, sq_log2=4, tq_log2=6, pay_log2=16, txt_log2=16)
+        quick = Client(d.socket)
+        streams = [c.submit(message(2, "x"), max_tokens=400) for _ in range(4)]
+        other = quick.submit(message(2, "x"), max_tokens=400)
+        quick.run()
+        ended(other, 0, 3, "the answer of a quick client beside a slow one")
+        rounds = 0
+        while c.live:
+            rounds += 1
+            if not c.take(most=1 + rounds % 7, give_back=rounds % 5 == 0):
+                c.give_back()
+                c.sleep()
+            if rounds % 40 == 0:
+                time.sleep(0.01)
+        for s in streams:
+            ended(s, 0, 3, "a slow answer")
+            same(s.ids, (([THINK_END] + SKY * 3) * 10)[:400], "its ids")
+            holds(s.text[0] == other.text[0], "its text")
+        status = fresh(c)
+        holds(status["my_stalls"] > 0, "the daemon never waited: the test proves nothing")
+        same(status["my_safety_wakes"], 0, "streams that a timer had to find")
+        c.close()
+        quick.close()
+
+
+def refusals_end_only_themselves():
+    with Daemon(ENDLESS) as d:
+        c = Client(d.socket)
+        good = c.submit(tokens([5]))
+        for what, status, payload in (
+                ("an empty payload", -74, b""), ("no prompt", -74, stop("x")),
+                ("an open message", -74, tlv(1, bytes([2, 0, 0, 0, 0, 0, 0, 0]))),
+                ("an unknown TLV", -74, tlv(999) + tokens([1])), ("a temperature of 1000", -22,
+                                                                  tokens([1]) + sampling(temperature=1000)),
+                ("an id beyond the vocabulary", -22, tokens([100]))):
+            s = c.submit(payload)
+            c.run(until=lambda s=s: s.final)
+            ended(s, status, 0, what)
+            holds(s.error and s.error[0] == status and s.error[1], f"{what}: ERROR says {s.error}")
+        s = c.submit(tlv(999, b"later", 1) + tokens([1]), max_tokens=2)
+        late = c.submit(tokens([1]), deadline_ms=50)
+        c.run(until=lambda: s.final and late.final)
+        ended(s, 0, 3, "an unknown TLV that is to be ignored")
+        ended(late, ETIMEDOUT, 7, "a deadline")
+        holds(not good.final and late.ids, "a refusal ended another answer")
+        c.close()
+
+        plain = Client(d.socket, wanted=0)
+        same(plain.welcome.features, 0, "features nobody wanted")
+        s = plain.submit(tokens([1]), COUNT)
+        t = plain.submit(tokens([1]) + sampling(logprobs=True))
+        plain.run()
+        ended(s, EOPNOTSUPP, 0, "COUNT without its feature")
+        ended(t, EOPNOTSUPP, 0, "log probabilities without their feature")
+        plain.close()
+
+
+def broken_entries_end_the_connection():
+    with Daemon(ENDLESS) as d:
+        for what, entry in (("opcode", {"opcode": 99}), ("tag 0", {"opcode": 1, "tag": 0, "size": 8}),
+                            ("NOP with a tag", {"opcode": 0, "tag": 1}),
+                            ("live tag", {"opcode": 1, "tag": 1, "size": 16}),
+                            ("alignment", {"opcode": 1, "tag": 2, "size": 8, "off": 4}),
+                            ("payload outside", {"opcode": 1, "tag": 2, "size": 16, "off": (1 << 20) - 8})):
+            c = Client(d.socket)
+            s = c.submit(tokens([5]))
+            c.run(until=lambda s=s: s.ids)
+            c.entry(**entry)
+            c.run()
+            holds(c.eof and c.bye, f"{what}: no BYE")
+            same(c.bye[0], EPROTO, what)
+            holds(c.bye[1], f"{what}: BYE without words")
+            c.close()
+
+
+def ping_and_status():
+    with Daemon(ENDLESS) as d:
+        c = Client(d.socket)
+        c.ping(b"\0\xffabcdef")
+        end = time.monotonic() + 10
+        while not c.pongs and time.monotonic() < end:
+            c.sleep()
+        same(c.pongs, [b"\0\xffabcdef"], "PONG")
+        s, t = c.submit(tokens([1]), max_tokens=30), c.submit(tokens([1]), max_tokens=1)
+        c.run()
+        status = fresh(c)
+        same(status["state"], 2, "state")
+        same(status["my_records"], s.records + t.records, "records")
+        same((status["tokens_out"], status["connections"]), (31, 1), "tokens sampled and connections")
+        holds(abs(time.monotonic_ns() - status["heartbeat_ns"]) < 5e9, "an old heartbeat")
+        c.close()
+
+
+def death_keeps_what_was_published():
+    with Daemon(ENDLESS.replace("500", "100")) as d:
+        c = Client(d.socket)
+        streams = [c.submit(tokens([5])) for _ in range(4)]
+        c.run(until=lambda: all(len(s.ids) > 10 for s in streams))
+        end = time.monotonic() + 10
+        while c.look() < 200:
+            holds(time.monotonic() < end, "no more records")
+            time.sleep(0.001)
+        d.kill()
+        lying = c.look()
+        before = sum(s.records for s in streams)
+        c.run()
+        same(sum(s.records for s in streams), before + lying, "records after the death")
+        holds(c.eof and c.bye is None, "end of file without BYE")
+        for s in streams:
+            ended(s, EPIPE, 0, "an answer of a dead daemon")
+            same(s.ids, ([10, 11, 12] * len(s.ids))[:len(s.ids)], "its ids")
+        c.close()
+
+
+def draining_is_told():
+    with Daemon(ENDLESS) as d:
+        c = Client(d.socket)
+        s = c.submit(tokens([5]), max_tokens=2000)
+        c.run(until=lambda: len(s.ids) > 5)
+        d.process.terminate()
+        end = time.monotonic() + 10
+        c.run(until=lambda: c.notices or time.monotonic() > end)
+        same(c.notices[:1], [(1, 3)], "NOTICE of draining")
+        refused = c.submit(tokens([1]))
+        c.run(until=lambda: refused.final)
+        ended(refused, ESHUTDOWN, 0, "a request while draining")
+        c.run()
+        ended(s, 0, 3, "an answer while draining")
+        end = time.monotonic() + 20
+        while not c.eof and time.monotonic() < end:
+            c.sleep()
+        holds(c.eof and c.bye is not None, "the daemon left without BYE")
+        c.close()
+
+
+def payload_is_returned_at_the_first_record():
+    """A small arena, used again and again while another answer runs."""
+    with Daemon(ENDLESS.replace("stop", "context 16384\nstop")) as d:
+        c = Client(d.socket, pay_log2=16)
+        long = c.submit(tokens([5]))
+        for i in range(12):
+            s = c.submit(tokens([i % 100] * 6000), max_tokens=1)
+            while s is None:
+                c.take() or c.sleep()
+                s = c.submit(tokens([i % 100] * 6000), max_tokens=1)
+            c.run(until=lambda s=s: s.accepted)
+        c.run(until=lambda: len(c.live) == 1)
+        for s in c.streams.values():
+            holds(s is long or s.usage.prompt == 6000 and s.final.status == 0, f"{s.final} of 6000 ids")
+        c.close()
+
+
+TESTS = [handshake_is_as_written, same_as_glmctl, many_tags_interleave, cancel_ends_one_or_all,
+         slow_reader_loses_nothing, refusals_end_only_themselves, broken_entries_end_the_connection, ping_and_status,
+         death_keeps_what_was_published, draining_is_told, payload_is_returned_at_the_first_record]
+
+
+def main():
+    failed = 0
+    wanted = sys.argv[2:]
+    tests = [t for t in TESTS if not wanted or t.__name__ in wanted]
+    before = len(os.listdir("/proc/self/fd"))
+    for test in tests:
+        start = time.monotonic()
+        try:
+            test()
+            same(len(os.listdir("/proc/self/fd")), before, "descriptors after the test")
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+            gc.collect()
+            before = len(os.listdir("/proc/self/fd"))
+            print(f"{test.__name__}: failed")
+        print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)
+    print(f"Checks: {len(tests)}, Failures: {failed}")
+    sys.exit(1 if failed or not tests else 0)
+
+
+if __name__ == "__main__":
+    main()
