@@ -65,6 +65,8 @@ int cl_check(const glmd_conn *c) {
 /* ---- death ---- */
 
 void cl_die(glmd_conn *c, int error, const char *fmt, ...) {
+    if (error == -EPROTO && !(FAULT(client_spins_on_ruins) && c->error))
+        c->ring_bad = true; /* also when the daemon was gone before: what comes after a broken rule means nothing */
     if (c->error)
         return;
     va_list ap;
@@ -73,9 +75,8 @@ void cl_die(glmd_conn *c, int error, const char *fmt, ...) {
     va_end(ap);
     c->error = error;
     if (error == -EPROTO) {
-        /* what comes after a broken rule means nothing; tell the daemon and make the descriptor readable */
+        /* tell the daemon, and make the descriptor readable */
         struct glmw_bye b = {.error = error};
-        c->ring_bad = true;
         cl_packet_send(c, GLMW_PKT_BYE, &b, sizeof b);
     }
     shutdown(c->fd_sock, SHUT_RDWR);

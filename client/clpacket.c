@@ -120,7 +120,7 @@ static void on_bye(glmd_conn *c, const void *body) {
     memcpy(&b, body, sizeof b);
     b.text[sizeof b.text - 1] = 0;
     c->socket_done = true;
-    cl_die(c, b.error < 0 ? b.error : -EPIPE, "the daemon ended the connection%s%s", b.text[0] ? ": " : "",
+    cl_die(c, b.error < 0 && b.error > -4096 ? b.error : -EPIPE, "the daemon ended the connection%s%s", b.text[0] ? ": " : "",
            b.text);
 }
 

@@ -83,7 +83,8 @@ static int take_text(const glmd_conn *c, const struct glmw_rec *r, uint32_t at, 
             return -EPROTO;
         e->text = glmw_lend(slot_at(c, at) + offsetof(struct glmw_rec, u));
     } else {
-        if (r->text_len > GLMW_SPAN_MAX || r->text_off > c->txt_bytes - r->text_len)
+        if ((r->text_len > GLMW_SPAN_MAX || r->text_off > c->txt_bytes - r->text_len) &&
+            !FAULT(client_span_unchecked))
             return -EPROTO;
         e->text = glmw_lend(c->txt + r->text_off);
     }

@@ -41,19 +41,22 @@ const char *show_path(struct show *s, const char *path) {
 }
 
 const char *show_name(struct show *s, const char *name, size_t len) {
+    size_t keep = len;
+
     if (len < sizeof s->s) {
         memcpy(s->s, name, len);
         s->s[len] = 0;
     } else {
-        size_t keep = sizeof s->s - sizeof ELLIPSIS;
-
+        keep = sizeof s->s - sizeof ELLIPSIS;
         while (keep > 0 && is_continuation(name[keep]))
             keep--;
         memcpy(s->s, name, keep);
         memcpy(s->s + keep, ELLIPSIS, sizeof ELLIPSIS);
     }
-    /* An embedded NUL would hide the rest of the name. */
-    for (size_t i = 0; i + 1 < sizeof s->s && i < len; i++)
+    /* An embedded NUL would hide the rest of the name; the one behind it must stay. */
+    if (FAULT(show_ends_lost))
+        keep = len < sizeof s->s ? len : sizeof s->s - 1;
+    for (size_t i = 0; i < keep; i++)
         if (!s->s[i])
             s->s[i] = '?';
     defuse(s->s);

@@ -186,6 +186,8 @@ int chattmpl_read(const char *src, size_t n, struct chattmpl *ret) {
         return ret->warn.err;
     }
     tbuf_init(&unix_text, n + 1);
+    if (!tbuf_reserve(&unix_text, 1)) /* also an empty template has a place */
+        return -ENOMEM;
     for (size_t i = 0; i < n; i++) {
         if (src[i] == '\r' && i + 1 < n && src[i + 1] == '\n')
             continue;
