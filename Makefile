@@ -3,6 +3,7 @@
 #
 #   O=DIR          build directory (default build, build-address, build-thread, build-fault)
 #   SAN=address    address + undefined behaviour sanitizers;  SAN=thread  thread sanitizer
+#   SAN=fuzzer     clang's libFuzzer with both of the first and planted faults (`make fuzz` sets it)
 #   FAULTS=1       the mutation build: planted faults become run-time switches (GLMD_FAULT=name)
 #   CROSS=aarch64-linux-gnu-   cross build
 #   WERROR=1       warnings are errors (CI sets it)
@@ -44,9 +45,11 @@ ifeq ($(SAN),address)
 SANF := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 else ifeq ($(SAN),thread)
 SANF := -fsanitize=thread -fno-omit-frame-pointer
+else ifeq ($(SAN),fuzzer)
+SANF := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 endif
 # FAULT(name) marks a planted fault; it is the constant 0 in every build but the mutation build.
-FAULTF  := $(if $(FAULTS),-include tests/mutate/fault.h,'-DFAULT(name)=0')
+FAULTF  := $(if $(FAULTS)$(filter fuzzer,$(SAN)),-include tests/mutate/fault.h,'-DFAULT(name)=0')
 LDFLAGS ?=
 LINK    := $(CC) -pthread $(SANF) $(LDFLAGS) -Wl,-z,defs,-z,now,--as-needed
 
@@ -133,7 +136,7 @@ CLIENT_LIB := $(O)/libglmd.so.1
 
 # A machine without the packages gets one clear line instead of the compiler's first complaint. These goals say
 # so by themselves, install what is missing, or compile nothing.
-SELF_HELP := help deps demo check check-long check-arm mutate bench bench-ipc golden lint checker spin models clean
+SELF_HELP := help deps demo check check-long check-arm fuzz mutate bench bench-ipc golden lint checker spin models clean
 ifneq ($(filter-out $(SELF_HELP),$(or $(MAKECMDGOALS),all)),)
 ifeq ($(shell command -v $(firstword $(CC))),)
 $(error no compiler ($(firstword $(CC))): 'make deps' installs it, or lists what to ask for)
@@ -214,6 +217,11 @@ $(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+
+# Every fuzz target in one program; FUZZ_TARGET chooses.
+$(O)/fuzz: $(O)/obj/tests/fuzz/entry.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -fsanitize=fuzzer -Wl,-z,muldefs -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
 .PHONY: tests unit
 tests: all examples $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail

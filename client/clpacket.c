@@ -120,8 +120,8 @@ static void on_bye(glmd_conn *c, const void *body) {
     memcpy(&b, body, sizeof b);
     b.text[sizeof b.text - 1] = 0;
     c->socket_done = true;
-    cl_die(c, b.error < 0 && b.error > -4096 ? b.error : -EPIPE, "the daemon ended the connection%s%s", b.text[0] ? ": " : "",
-           b.text);
+    cl_die(c, b.error < 0 && b.error > -4096 ? b.error : -EPIPE, "the daemon ended the connection%s%s",
+           b.text[0] ? ": " : "", b.text);
 }
 
 static void on_pong(glmd_conn *c, const void *body) {

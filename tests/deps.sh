@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# deps.sh SET...: makes sure the packages of the named sets are there (build, test, arm).
+# deps.sh SET...: makes sure the packages of the named sets are there (build, test, fuzz, arm).
 # As root it installs what is missing with apt; otherwise it prints the list to ask for and fails.
 set -u
 
 build="gcc libc6-dev make pkg-config xz-utils liburing-dev libsystemd-dev libjansson-dev"
 test_="check libpcre2-dev g++ mandoc spin libutf8proc-dev procps clang python3 libglib2.0-dev libuv1-dev"
+fuzz="clang libclang-rt-14-dev"
 arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 want=""
@@ -13,8 +14,9 @@ for set in "$@"; do
     case $set in
     build) want="$want $build" ;;
     test) want="$want $test_" ;;
+    fuzz) want="$want $fuzz" ;;
     arm) want="$want $arm" ;;
-    *) echo "deps.sh: unknown set '$set' (expected: build, test, arm)" >&2; exit 2 ;;
+    *) echo "deps.sh: unknown set '$set' (expected: build, test, fuzz, arm)" >&2; exit 2 ;;
     esac
 done
 

@@ -5,16 +5,17 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker mutate bench bench-ipc demo spin golden install
+.PHONY: help deps models check check-long check-arm layers lint checker mutate fuzz bench bench-ipc demo spin golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
 	@echo 'make check      install what is missing, build, run every test (SAN=address|thread for sanitizers)'
-	@echo 'make check-long check, both sanitizers, planted faults, aarch64 under emulation'
+	@echo 'make check-long check, both sanitizers, planted faults, fuzzers, aarch64 under emulation'
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
+	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=60 seconds each, with clang'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
 	@echo 'make checker    the address-space checker: memory of the peer is read through ipc/ringops.h alone'
 	@echo 'make deps       install the packages needed (apt); without root it lists them'
@@ -62,6 +63,7 @@ check-long: check
 	@+$(MAKE) --no-print-directory check SAN=address
 	@+$(MAKE) --no-print-directory check SAN=thread
 	@+$(MAKE) --no-print-directory mutate
+	@+$(MAKE) --no-print-directory fuzz
 	@+$(MAKE) --no-print-directory check-arm
 
 check-arm:
@@ -73,6 +75,14 @@ mutate:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory FAULTS=1 models tests
 	@tests/mutate/run.sh build-fault
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@tests/deps.sh build test fuzz
+	@+$(MAKE) --no-print-directory models
+	@+$(MAKE) --no-print-directory SAN=fuzzer CC=$(FUZZ_CC) O=build-fuzzer build-fuzzer/fuzz
+	@tests/fuzz/run.sh build-fuzzer/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+FUZZ_CC ?= clang
 
 bench bench-ipc:
 	@tests/deps.sh build test

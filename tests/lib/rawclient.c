@@ -79,13 +79,20 @@ struct hello_msg raw_hello(void) {
 }
 
 void raw_open(struct rawclient *c, const char *path, const struct hello_msg *hello) {
-    static struct seqsock_rx rx;
     struct hello_msg m = hello ? *hello : raw_hello();
+    int fd = raw_socket(path);
+
+    raw_send(fd, &m, NULL, 0);
+    raw_welcome(c, fd);
+}
+
+void raw_welcome(struct rawclient *c, int fd) {
+    static struct seqsock_rx rx;
+    struct hello_msg m;
     const char *why = "";
 
     memset(c, 0, sizeof *c);
-    c->fd = raw_socket(path);
-    raw_send(c->fd, &m, NULL, 0);
+    c->fd = fd;
     ck_assert_int_eq(receive(c->fd, &rx), 0);
     ck_assert_msg(hello_decode(rx.buf, rx.len, rx.n_fds, HELLO_CLIENT_FIRST, &m, &why) == 0, "%s", why);
     ck_assert_msg(m.type == GLMW_PKT_WELCOME, "%s",

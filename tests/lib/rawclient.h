@@ -29,6 +29,7 @@ int raw_expect_close(int fd);
 struct hello_msg raw_hello(void);
 
 void raw_open(struct rawclient *c, const char *path, const struct hello_msg *hello); /* NULL: defaults */
+void raw_welcome(struct rawclient *c, int fd); /* HELLO was sent over fd; takes it */
 void raw_close(struct rawclient *c);
 void raw_bell(struct rawclient *c);
 /* Puts an entry as it is and rings. */

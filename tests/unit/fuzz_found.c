@@ -48,7 +48,8 @@ START_TEST(empty_template) {
 END_TEST
 
 /* safetensors_header: a name too long to show whose cut fell into a character lost the end of its text, and
- * what lay behind it on the stack was read and changed. For every length of name and place of the character. */
+ * what lay behind it on the stack was read and changed. For every length of name and place of the character.
+ */
 START_TEST(long_names_keep_their_end) {
     for (size_t len = 60; len < 120; len++) {
         for (size_t at = 0; at + 4 <= len; at++) {
