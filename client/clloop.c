@@ -91,10 +91,14 @@ static void on_timer(glmd_conn *c) {
 
 /* ---- dispatch ---- */
 
-static void drain(int fd) {
+/* False: the daemon's end is closed, and the descriptor would stay readable for ever. */
+static bool drain(int fd) {
     char junk[4096];
-    while (read(fd, junk, sizeof junk) == (ssize_t)sizeof junk) {
-    }
+    ssize_t n;
+    do {
+        n = read(fd, junk, sizeof junk);
+    } while (n == (ssize_t)sizeof junk);
+    return n != 0;
 }
 
 static void run_async(glmd_conn *c) {
@@ -117,11 +121,13 @@ static void run_async(glmd_conn *c) {
 static int dispatch(glmd_conn *c) {
     cl_release(c);
     /* the pipe before the ring: a bell for a record that is taken below must not stay behind */
-    drain(c->fd_pipe);
+    bool pipe_open = drain(c->fd_pipe);
     run_async(c);
     on_timer(c);
     if (!c->socket_done)
-        cl_socket_read(c);
+        cl_socket_read(c); /* also behind a closed pipe: it may hold the reason */
+    if (!pipe_open)
+        cl_die(c, -EPIPE, "the daemon closed the connection or ended");
     if (!c->error && (c->credit_owed || c->n_cancel_owed || c->n_submit_owed))
         cl_owed_push(c);
     cl_timer_plan(c);
@@ -186,6 +192,10 @@ int glmd_set_coalesce(glmd_conn *c, uint32_t tokens, uint32_t usec) {
 
 /* ---- blocking ---- */
 
+static bool is_over(uint64_t deadline_ns) {
+    return deadline_ns != CL_NEVER && cl_now_ns() >= deadline_ns;
+}
+
 /* 1: readable, 0: time is up, or negative errno */
 static int poll_until(int fd, bool *ret_woken, int fd_wake, uint64_t deadline_ns) {
     struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = fd_wake, .events = POLLIN}};
@@ -214,7 +224,7 @@ int glmd_wait(glmd_conn *c, int64_t timeout_ns) {
         r = glmd_prepare(c);
         if (r <= 0) {
             r = dispatch(c);
-            if (r)
+            if (r || is_over(deadline))
                 return r;
             continue;
         }
@@ -222,7 +232,8 @@ int glmd_wait(glmd_conn *c, int64_t timeout_ns) {
         if (n < 0)
             return n;
         r = dispatch(c);
-        if (r || !n || woken)
+        /* whatever keeps the descriptor readable does not keep the caller */
+        if (r || !n || woken || is_over(deadline))
             return r;
     }
 }

@@ -115,6 +115,8 @@ void seqsock_close(int fd) {
             msg = (struct msghdr){0};
         }
     }
+    /* whoever else still holds the file, a poll that is being cancelled for one: the peer sees the end now */
+    shutdown(fd, SHUT_RDWR);
     close(fd);
 }
 

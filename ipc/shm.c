@@ -66,7 +66,8 @@ static int memfd_full(const char *name, uint64_t bytes) {
             r = -errno;
     }
     if (r < 0) {
-        close(fd);
+        if (!FAULT(shm_fd_leaked))
+            close(fd);
         return r;
     }
     return fd;

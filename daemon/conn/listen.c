@@ -186,8 +186,12 @@ static void on_accept(void *ctx, int res) {
 
 /* Out of descriptors or memory: accepting again at once would spin. */
 void listen_pause(struct server *s) {
-    if (s->listener && loop_pause(s->opt.loop, s->listener, true) == 0)
-        loop_timer_set(s->resume_listen, clock_now_ns() + 200 * CLOCK_NS_PER_MS);
+    if (!s->listener)
+        return;
+    /* fails when memory is short; what waits is then accepted with the next one that comes, or by the timer
+     */
+    loop_pause(s->opt.loop, s->listener, true);
+    loop_timer_set(s->resume_listen, clock_now_ns() + 200 * CLOCK_NS_PER_MS);
 }
 
 static int start_listening(struct server *s, int fd, struct xerr *err) {

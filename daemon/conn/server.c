@@ -4,17 +4,25 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "conn_impl.h"
+#include "random.h"
 
 static void on_resume_listen(void *ctx) {
     struct server *s = ctx;
 
-    if (s->listener)
+    if (!s->listener)
+        return;
+    /* Resuming looks at the queue afresh. Where the pause itself found no memory, that takes another one
+     * first; and as long as one of both fails, nobody could connect any more. */
+    if (FAULT(conn_resumes_once)) {
         loop_pause(s->opt.loop, s->listener, false);
+        return;
+    }
+    if (loop_pause(s->opt.loop, s->listener, true) < 0 || loop_pause(s->opt.loop, s->listener, false) < 0)
+        listen_pause(s);
 }
 
 static void on_resume_bells(void *ctx) {
@@ -31,7 +39,10 @@ static void on_resume_bells(void *ctx) {
         }
         c->paused_until_ns = 0;
         c->ready = s->any_ready = true;
-        loop_pause(s->opt.loop, c->bell_source, false);
+        if (loop_pause(s->opt.loop, c->bell_source, false) < 0) {
+            c->paused_until_ns = now + 10 * CLOCK_NS_PER_MS;
+            next = next && next < c->paused_until_ns ? next : c->paused_until_ns;
+        }
     }
     loop_timer_set(s->resume_bells, next);
 }
@@ -51,13 +62,14 @@ int server_new(const struct server_options *opt, struct server **ret) {
         return -ENOMEM;
     }
     s->state = GLMW_STATE_LOADING;
-    while (s->generation == 0)
-        if (getrandom(&s->generation, sizeof s->generation, 0) < 0 && errno != EINTR) {
-            r = -errno;
-            free(s->kept);
-            free(s);
-            return r;
-        }
+    do
+        r = random_u64(&s->generation);
+    while (r == 0 && s->generation == 0);
+    if (r < 0) {
+        free(s->kept);
+        free(s);
+        return r;
+    }
     r = loop_timer_new(opt->loop, on_resume_listen, s, &s->resume_listen);
     if (r == 0)
         r = loop_timer_new(opt->loop, on_resume_bells, s, &s->resume_bells);
@@ -122,6 +134,8 @@ static void take_prepared(struct server *s) {
     }
 }
 
+/* What broke the connection on the publisher's side: the client, or want of memory for its bell, which is not
+ * its fault and not held against its user. */
 static void ring_broke(struct conn *c, int error) {
     static const char no_reader[] = "the read end of the notify pipe was closed";
 
@@ -129,6 +143,11 @@ static void ring_broke(struct conn *c, int error) {
     if (error == -EPIPE && !FAULT(conn_death_is_a_fault)) {
         conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_NONE, no_reader);
         conn_close(c, error, no_reader);
+        return;
+    }
+    if (error != -EFAULT && error != -EPROTO && error != -EPIPE) {
+        conn_log(c, LOG_LEVEL_WARNING, LOG_EV_NONE, "connection ended: its client could not be woken");
+        conn_close(c, error, "the daemon could not wake this client");
         return;
     }
     conn_fault(c, error,

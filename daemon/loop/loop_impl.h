@@ -15,9 +15,10 @@ struct loop_source {
     void *ctx;
     bool dead; /* loop_del was called */
     bool paused;
-    uint32_t ops; /* uring: operations whose last completion has not been seen */
-    bool armed;   /* uring: a multishot operation is in the ring */
-    bool rearm;   /* uring: put it back at the end of the turn */
+    uint32_t ops;     /* uring: operations whose last completion has not been seen */
+    bool armed;       /* uring: a multishot operation is in the ring */
+    bool rearm;       /* uring: put it back at the end of the turn */
+    bool uncancelled; /* uring: its cancellation found no room in the ring */
 };
 
 struct loop_timer {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -22,7 +23,10 @@ enum { ENTRIES = 256, ALLOWED_OPS = 5 };
 struct impl {
     struct io_uring ring;
     bool rearm; /* some source asks for it */
+    bool again; /* something found no room in the ring: the next turn tries, soon */
 };
+
+#define AGAIN_NS (10 * CLOCK_NS_PER_MS)
 
 /* The kernel gives user_data back in every completion: the source for an operation of its own, NULL for
  * cancellations, whose result says nothing we need. */
@@ -59,8 +63,11 @@ static void cancel(struct impl *m, struct loop_source *s) {
     if (!s->armed)
         return;
     sqe = get_sqe(m);
-    if (!sqe)
-        return; /* the ring is broken; the next turn reports it */
+    if (!sqe) {
+        s->uncancelled = m->again = true;
+        return;
+    }
+    s->uncancelled = false;
     io_uring_prep_cancel(sqe, s, 0);
     io_uring_sqe_set_data(sqe, NULL);
 }
@@ -182,22 +189,30 @@ static void complete(struct impl *m, struct loop_source *s, int res, unsigned fl
     }
 }
 
-static int rearm_all(struct loop *l) {
+static void rearm_all(struct loop *l) {
     struct impl *m = l->impl;
-    int r = 0;
 
-    if (!m->rearm)
-        return 0;
-    m->rearm = false;
-    for (struct loop_source *s = l->sources; s && r == 0; s = s->next) {
+    if (!m->rearm && !m->again)
+        return;
+    m->rearm = m->again = false;
+    for (struct loop_source *s = l->sources; s; s = s->next) {
+        if (s->uncancelled)
+            cancel(m, s);
         if (!s->rearm || s->dead)
             continue;
         if (s->armed)
             m->rearm = true; /* still ending */
-        else if (!s->paused)
-            r = arm(m, s);
+        else if (!s->paused && arm(m, s) < 0)
+            m->rearm = m->again = true;
     }
-    return r;
+}
+
+/* The kernel is out of memory for now. Completions are there or not; without any, the turn waits in its
+ * place. */
+static void breathe(void) {
+    struct timespec ts = {.tv_nsec = (long)CLOCK_NS_PER_MS};
+
+    nanosleep(&ts, NULL);
 }
 
 static int uring_turn(struct loop *l, uint64_t timeout_ns) {
@@ -207,6 +222,8 @@ static int uring_turn(struct loop *l, uint64_t timeout_ns) {
     unsigned head, n = 0;
     int r;
 
+    if (m->again && timeout_ns > AGAIN_NS)
+        timeout_ns = AGAIN_NS;
     if (timeout_ns != UINT64_MAX) {
         ts.tv_sec = (long long)(timeout_ns / CLOCK_NS_PER_SEC);
         ts.tv_nsec = (long long)(timeout_ns % CLOCK_NS_PER_SEC);
@@ -225,7 +242,10 @@ static int uring_turn(struct loop *l, uint64_t timeout_ns) {
             complete(m, s, cqe->res, cqe->flags);
     }
     io_uring_cq_advance(&m->ring, n);
-    return rearm_all(l);
+    if (n == 0 && (r == -EAGAIN || r == -EBUSY))
+        breathe();
+    rearm_all(l);
+    return 0;
 }
 
 const struct loop_ops loop_ops_uring = {

@@ -224,8 +224,10 @@ static void reload(struct daemon *d) {
     struct conf *c = calloc(1, sizeof *c);
     int changed;
 
-    if (!c)
+    if (!c) {
+        log_error("configuration not taken over: no memory to read it");
         return;
+    }
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_now_ns() / CLOCK_NS_PER_US);
     if (options_load_conf(d, c, &err) < 0) {
         log_error("configuration not taken over: %s", err.msg);

@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "chat.h"
 #include "outtools.h"
 #include "prep.h"
+#include "random.h"
 #include "size.h"
 
 _Static_assert(PREP_MAX_TOOLS <= OUTTOOLS_MAX_TOOLS, "more tools are let in than the parser takes");
@@ -286,7 +286,7 @@ static int make_sampling(const struct prep_model *m, struct prep_req *r, struct 
                         r->sched.min_tokens, r->max_tokens);
     if (has & GLMW_HAS_SEED)
         out->seed = in->seed;
-    else if (getrandom(&out->seed, sizeof out->seed, 0) != (ssize_t)sizeof out->seed)
+    else if (random_u64(&out->seed) < 0)
         return xerr_set(err, -EIO, "no random seed could be had");
     return 0;
 }

@@ -40,7 +40,7 @@ void failctl_disarm(struct failctl *c) {
 }
 
 const char *failctl_mode_name(enum fail_mode mode) {
-    static const char *const names[FAIL_MODES] = {"off", "once", "for ever", "interrupted", "short"};
+    static const char *const names[FAIL_MODES] = {"off", "once", "for ever", "for a while", "interrupted", "short"};
 
     return names[mode];
 }

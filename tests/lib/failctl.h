@@ -20,6 +20,7 @@ enum fail_mode {
     FAIL_OFF = 0,
     FAIL_ONCE,  /* call N is refused by the system: no memory, no descriptor, no space */
     FAIL_EVER,  /* and every later call too, some with another errno */
+    FAIL_WHILE, /* and the four after it: what a failure sets in motion fails as well */
     FAIL_INTR,  /* calls N to N + 19 that can be interrupted are: EINTR */
     FAIL_SHORT, /* calls N to N + 3 that move bytes of files move half of them */
     FAIL_MODES

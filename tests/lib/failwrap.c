@@ -34,7 +34,7 @@ struct failctl *failctl_self = &own;
 extern char __executable_start;
 long __real_syscall(long number, ...);
 
-enum { BURST_INTR = 20, BURST_SHORT = 4 };
+enum { BURST_WHILE = 5, BURST_INTR = 20, BURST_SHORT = 4 };
 enum { CAN_INTR = 1, CAN_SHORT = 2 };
 
 static void *from_outside(const char *path) {
@@ -65,7 +65,7 @@ static bool fails(const char *name, unsigned can, int once, int ever, const void
     bool hit;
 
     if (mode == FAIL_OFF || (mode == FAIL_INTR && !(can & CAN_INTR)) || (mode == FAIL_SHORT && !(can & CAN_SHORT)) ||
-        (mode <= FAIL_EVER && !once))
+        (mode <= FAIL_WHILE && !once))
         return false;
     n = atomic_fetch_add(&c->calls, 1) + 1;
     at = atomic_load(&c->at);
@@ -75,6 +75,9 @@ static bool fails(const char *name, unsigned can, int once, int ever, const void
         break;
     case FAIL_EVER:
         hit = n >= at;
+        break;
+    case FAIL_WHILE:
+        hit = n >= at && n < at + BURST_WHILE;
         break;
     case FAIL_INTR:
         hit = n >= at && n < at + BURST_INTR;
@@ -88,7 +91,7 @@ static bool fails(const char *name, unsigned can, int once, int ever, const void
         snprintf(c->name, sizeof c->name, "%s", name);
         atomic_store(&c->where, (uint64_t)((const char *)caller - &__executable_start));
     }
-    errno = mode == FAIL_INTR ? EINTR : mode == FAIL_EVER ? ever : once;
+    errno = mode == FAIL_INTR ? EINTR : mode == FAIL_ONCE ? once : ever;
     return true;
 }
 

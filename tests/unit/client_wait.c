@@ -262,6 +262,28 @@ START_TEST(arming_looks_again) {
 }
 END_TEST
 
+/* A daemon that closes its end of the pipe and keeps the socket: the descriptor stays readable for ever, and the caller
+ * must learn that the connection is dead instead of turning in place. */
+START_TEST(closed_pipe_is_an_end) {
+    struct fake f;
+    glmd_conn *c = fake_connect(&f, NULL);
+    uint64_t tag = ct_submit(c, "a");
+    fake_pop_submit(&f);
+    fake_accept(&f, tag);
+    fake_flush(&f, true);
+    close(f.bell.pipe_w);
+    f.bell.pipe_w = -1;
+    ck_assert_int_eq(glmd_wait(c, 50000000), 1);
+    ct_next(c, GLMD_EV_ACCEPTED, tag);
+    ck_assert_int_eq(glmd_wait(c, 50000000), 1);
+    struct glmd_event e = ct_next(c, GLMD_EV_END, tag);
+    ck_assert_int_eq(e.status, -EPIPE);
+    ck_assert_int_eq(glmd_wait(c, 50000000), -EPIPE);
+    glmd_close(c);
+    fake_close(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("client_wait");
     TCase *t = ct_case(s, "wait", 20);
@@ -271,5 +293,6 @@ int main(void) {
     tcase_add_test(t, coalescing_pauses_when_nothing_flows);
     tcase_add_test(t, no_wakeup_is_lost);
     tcase_add_test(t, arming_looks_again);
+    tcase_add_test(t, closed_pipe_is_an_end);
     return ct_main(s);
 }
