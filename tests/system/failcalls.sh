@@ -24,7 +24,7 @@ cannot+=" json_array_get json_array_size json_delete json_equal json_integer_val
 json_object_iter json_object_iter_key json_object_iter_next json_object_iter_value json_object_key_to_iter
 json_object_size json_real_value json_string_length json_string_value"
 
-mapfile -t objects < <(find "$O/obj/daemon" "$O/obj/ipc" "$O/obj/kernels" "$O/obj/client" -name '*.o' -not -path '*/tool/*')
+mapfile -t objects < <(find "$O/obj/daemon" "$O/obj/ipc" "$O/obj/kernels" "$O/obj/client" -name '*.o' -not -path '*/tool/*' -not -path '*/examples/*')
 [ ${#objects[@]} -gt 100 ] || { echo "failcalls: only ${#objects[@]} objects in $O" >&2; exit 1; }
 NM=${NM:-nm}
 called=$("$NM" -u "${objects[@]}" 2>/dev/null | awk 'NF == 2 { print $2 }' | sort -u)
