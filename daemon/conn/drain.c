@@ -19,8 +19,16 @@ static int look(struct conn *c, struct glmw_entry *ret, unsigned max) {
         return -EFAULT;
     n = glmw_peek(&c->sq);
     take = n < 0 ? 0 : n > (int)max ? (int)max : n;
-    for (int i = 0; i < take; i++)
+    for (int i = 0; i < take; i++) {
         glmw_take(&c->sq, &ret[i]);
+        if (FAULT(conn_entry_read_twice)) {
+            struct glmw_entry again;
+
+            c->sq.head--;
+            glmw_take(&c->sq, &again);
+            ret[i].payload_len = again.payload_len;
+        }
+    }
     busguard_leave(&g);
     return n < 0 ? n : take;
 }

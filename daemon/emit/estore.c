@@ -77,7 +77,7 @@ bool estore_find(const struct estore *st, uint32_t seq, struct estore_at *ret) {
 
         copy_out(st, at.pos, slot, sizeof slot);
         /* whoever counts tokens and not records asks for the first ALTS of the token that it has */
-        if (at.seq >= seq + FAULT(resume_off_by_one) && slot[0] != GLMW_REC_ALTS)
+        if (at.seq >= seq + (FAULT(resume_off_by_one) ? 1u : 0u) && slot[0] != GLMW_REC_ALTS)
             break;
         at.pos += GLMW_SLOT_BYTES + align8(text_bytes(slot));
     }

@@ -11,57 +11,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemonfix.h"
-#include "leakcheck.h"
-#include "rawclient.h"
-
-static struct daemonfix f;
-static struct rawclient honest, c;
-static int before;
-
-static void setup_backend(const char *backend) {
-    daemonfix_init(&f);
-    snprintf(f.backend, sizeof f.backend, "%s", backend);
-    daemonfix_script(
-        &f, "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12 13 14 15 16 17 18 19 2\n");
-    daemonfix_start(&f, "[IPC]\nHandshakeTimeoutSec=1\nMaxConnections=6\n");
-    raw_open(&honest, f.socket, NULL);
-    struct glmw_entry e = raw_request(&honest, 1);
-    raw_submit(&honest, &e);
-    ck_assert_int_eq(raw_until_end(&honest, 1, NULL), 0);
-    before = daemonfix_resources(&f);
-}
-
-static void setup_epoll(void) {
-    setup_backend("epoll");
-}
-
-static void setup_uring(void) {
-    setup_backend("uring");
-}
-
-static void teardown(void) {
-    struct glmw_entry e = raw_request(&honest, 7777);
-    uint32_t tokens = 0;
-
-    raw_submit(&honest, &e);
-    ck_assert_int_eq(raw_until_end(&honest, 7777, &tokens), 0);
-    ck_assert_uint_eq(tokens, 10);
-    daemonfix_expect_resources(&f, before);
-    raw_close(&honest);
-    daemonfix_stop(&f);
-    daemonfix_done(&f);
-}
-
-static void cut_off(const char *rule) {
-    ck_assert_int_eq(raw_expect_close(c.fd), -EPROTO);
-    raw_close(&c);
-    daemonfix_expect_log(&f, rule);
-}
+#include "hostilefix.h"
 
 START_TEST(garbage_instead_of_hello) {
     static const char junk[64] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    int fd = raw_socket(f.socket);
+    int fd = raw_socket(hf.f.socket);
 
     ck_assert_int_eq(send(fd, junk, sizeof junk, 0), sizeof junk);
     ck_assert_int_eq(raw_expect_close(fd), -EPROTO);
@@ -70,19 +24,19 @@ START_TEST(garbage_instead_of_hello) {
 END_TEST
 
 START_TEST(silence_instead_of_hello) {
-    int fd = raw_socket(f.socket);
+    int fd = raw_socket(hf.f.socket);
     uint64_t begin = test_now_ms();
 
     ck_assert_int_eq(raw_expect_close(fd), -ETIMEDOUT);
     ck_assert_uint_ge(test_now_ms() - begin, 900);
     close(fd);
-    daemonfix_expect_log(&f, "no hello in time");
+    daemonfix_expect_log(&hf.f, "no hello in time");
 }
 END_TEST
 
 START_TEST(descriptors_with_hello) {
     struct hello_msg m = raw_hello();
-    int fd = raw_socket(f.socket), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int fd = raw_socket(hf.f.socket), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     int fds[3] = {null, null, null};
 
     raw_send(fd, &m, fds, 3);
@@ -94,7 +48,7 @@ END_TEST
 
 START_TEST(future_version_is_rejected_with_words) {
     struct hello_msg m = raw_hello();
-    int fd = raw_socket(f.socket);
+    int fd = raw_socket(hf.f.socket);
 
     m.u.hello.wire_min = m.u.hello.wire_max = 77;
     raw_send(fd, &m, NULL, 0);
@@ -102,7 +56,7 @@ START_TEST(future_version_is_rejected_with_words) {
     ck_assert_int_eq(m.u.reject.error, -EPROTONOSUPPORT);
     ck_assert_ptr_nonnull(strstr(m.u.reject.text, "77"));
     close(fd);
-    fd = raw_socket(f.socket);
+    fd = raw_socket(hf.f.socket);
     m = raw_hello();
     m.u.hello.features_required = GLMW_FEAT_IMAGES;
     raw_send(fd, &m, NULL, 0);
@@ -118,8 +72,8 @@ START_TEST(too_many_connections) {
     int fd;
 
     for (int i = 0; i < 5; i++)
-        raw_open(&more[i], f.socket, NULL);
-    fd = raw_socket(f.socket);
+        raw_open(&more[i], hf.f.socket, NULL);
+    fd = raw_socket(hf.f.socket);
     raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
     ck_assert_int_eq(m.u.reject.error, -EBUSY);
     ck_assert_uint_gt(m.u.reject.retry_after_ms, 0);
@@ -137,11 +91,11 @@ START_TEST(refusal_is_read_after_a_greeting) {
     int fd;
 
     for (int i = 0; i < 5; i++)
-        raw_open(&more[i], f.socket, NULL);
-    kill(f.pid, SIGSTOP);
-    fd = raw_socket(f.socket);
+        raw_open(&more[i], hf.f.socket, NULL);
+    kill(hf.f.pid, SIGSTOP);
+    fd = raw_socket(hf.f.socket);
     raw_send(fd, &m, NULL, 0);
-    kill(f.pid, SIGCONT);
+    kill(hf.f.pid, SIGCONT);
     raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
     ck_assert_int_eq(m.u.reject.error, -EBUSY);
     close(fd);
@@ -153,24 +107,24 @@ END_TEST
 START_TEST(second_hello) {
     struct hello_msg m = raw_hello();
 
-    raw_open(&c, f.socket, NULL);
-    raw_send(c.fd, &m, NULL, 0);
-    ck_assert_int_eq(raw_expect_close(c.fd), -EPROTO);
-    raw_close(&c);
+    raw_open(&hf.c, hf.f.socket, NULL);
+    raw_send(hf.c.fd, &m, NULL, 0);
+    ck_assert_int_eq(raw_expect_close(hf.c.fd), -EPROTO);
+    raw_close(&hf.c);
 }
 END_TEST
 
 START_TEST(ping_is_answered) {
     struct hello_msg m = {.type = GLMW_PKT_PING, .u.ping = {"abcdefg"}};
 
-    raw_open(&c, f.socket, NULL);
-    raw_send(c.fd, &m, NULL, 0);
-    raw_expect(c.fd, HELLO_CLIENT_OPEN, GLMW_PKT_PONG, &m);
+    raw_open(&hf.c, hf.f.socket, NULL);
+    raw_send(hf.c.fd, &m, NULL, 0);
+    raw_expect(hf.c.fd, HELLO_CLIENT_OPEN, GLMW_PKT_PONG, &m);
     ck_assert_int_eq(memcmp(m.u.ping.opaque, "abcdefg", 8), 0);
     m = (struct hello_msg){.type = GLMW_PKT_BYE};
-    raw_send(c.fd, &m, NULL, 0);
-    ck_assert_int_eq(raw_expect_close(c.fd), 0);
-    raw_close(&c);
+    raw_send(hf.c.fd, &m, NULL, 0);
+    ck_assert_int_eq(raw_expect_close(hf.c.fd), 0);
+    raw_close(&hf.c);
 }
 END_TEST
 
@@ -178,10 +132,10 @@ START_TEST(impossible_submission_tail) {
     static const uint32_t bad[] = {0x7fffffff, 0xffffffff, 257, 100000};
 
     for (size_t i = 0; i < 4; i++) {
-        raw_open(&c, f.socket, NULL);
-        __atomic_store_n(&c.view.u->sq_tail, bad[i], __ATOMIC_RELEASE);
-        raw_bell(&c);
-        cut_off("an impossible tail of the submission ring");
+        raw_open(&hf.c, hf.f.socket, NULL);
+        __atomic_store_n(&hf.c.view.u->sq_tail, bad[i], __ATOMIC_RELEASE);
+        raw_bell(&hf.c);
+        hostilefix_cut_off("an impossible tail of the submission ring");
     }
 }
 END_TEST
@@ -192,11 +146,11 @@ START_TEST(impossible_token_head) {
     for (size_t i = 0; i < 3; i++) {
         struct glmw_entry e;
 
-        raw_open(&c, f.socket, NULL);
-        __atomic_store_n(&c.view.u->tq_head, bad[i], __ATOMIC_RELEASE);
-        e = raw_request(&c, 1);
-        raw_submit(&c, &e);
-        cut_off("an impossible head of the token ring");
+        raw_open(&hf.c, hf.f.socket, NULL);
+        __atomic_store_n(&hf.c.view.u->tq_head, bad[i], __ATOMIC_RELEASE);
+        e = raw_request(&hf.c, 1);
+        raw_submit(&hf.c, &e);
+        hostilefix_cut_off("an impossible head of the token ring");
     }
 }
 END_TEST
@@ -232,33 +186,33 @@ START_TEST(malformed_entries) {
     };
 
     /* ten faults in a minute would refuse the user: this test is about each of them alone */
-    raw_open(&c, f.socket, NULL);
-    raw_submit(&c, &bad[_i].e);
-    cut_off(bad[_i].rule);
+    raw_open(&hf.c, hf.f.socket, NULL);
+    raw_submit(&hf.c, &bad[_i].e);
+    hostilefix_cut_off(bad[_i].rule);
 }
 END_TEST
 
 START_TEST(live_tag_twice) {
     struct glmw_entry e;
 
-    raw_open(&c, f.socket, NULL);
-    e = raw_request(&c, 5);
-    glmw_put(&c.sq, &e);
-    raw_submit(&c, &e);
-    cut_off("a tag that is live");
+    raw_open(&hf.c, hf.f.socket, NULL);
+    e = raw_request(&hf.c, 5);
+    glmw_put(&hf.c.sq, &e);
+    raw_submit(&hf.c, &e);
+    hostilefix_cut_off("a tag that is live");
 }
 END_TEST
 
 /* Not a fault: the tag is free again as soon as its END was seen. */
 START_TEST(tag_is_reused_at_once) {
-    raw_open(&c, f.socket, NULL);
+    raw_open(&hf.c, hf.f.socket, NULL);
     for (int i = 0; i < 200; i++) {
-        struct glmw_entry e = raw_request(&c, 5);
+        struct glmw_entry e = raw_request(&hf.c, 5);
 
-        raw_submit(&c, &e);
-        ck_assert_int_eq(raw_until_end(&c, 5, NULL), 0);
+        raw_submit(&hf.c, &e);
+        ck_assert_int_eq(raw_until_end(&hf.c, 5, NULL), 0);
     }
-    raw_close(&c);
+    raw_close(&hf.c);
 }
 END_TEST
 
@@ -273,19 +227,19 @@ START_TEST(unwanted_operations_get_errors) {
     struct glmw_rec r;
 
     plain.u.hello.features_wanted &= ~(uint64_t)(GLMW_FEAT_RESUME | GLMW_FEAT_BULK);
-    raw_open(&c, f.socket, &plain);
+    raw_open(&hf.c, hf.f.socket, &plain);
     for (size_t i = 0; i < 4; i++) {
-        raw_submit(&c, &bad[i]);
-        ck_assert(raw_record(&c, &r, 5000, false));
+        raw_submit(&hf.c, &bad[i]);
+        ck_assert(raw_record(&hf.c, &r, 5000, false));
         ck_assert_uint_eq(r.type, GLMW_REC_ERROR);
         ck_assert_int_eq((int32_t)r.token, -EOPNOTSUPP);
         ck_assert_uint_eq(r.seq, 0);
-        ck_assert(raw_record(&c, &r, 5000, false));
+        ck_assert(raw_record(&hf.c, &r, 5000, false));
         ck_assert_uint_eq(r.type, GLMW_REC_END);
         ck_assert_uint_eq(r.seq, 1);
         ck_assert_int_eq(r.u.end.status, -EOPNOTSUPP);
     }
-    raw_close(&c);
+    raw_close(&hf.c);
 }
 END_TEST
 
@@ -293,33 +247,33 @@ END_TEST
 START_TEST(payload_is_a_hole) {
     struct glmw_entry e;
 
-    raw_open(&c, f.socket, NULL);
-    e = raw_request(&c, 5);
-    ck_assert_int_eq(fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                               (off_t)c.welcome.pay_off, 65536),
+    raw_open(&hf.c, hf.f.socket, NULL);
+    e = raw_request(&hf.c, 5);
+    ck_assert_int_eq(fallocate(hf.c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                               (off_t)hf.c.welcome.pay_off, 65536),
                      0);
-    raw_submit(&c, &e);
-    ck_assert_int_lt(raw_until_end(&c, 5, NULL), 0);
+    raw_submit(&hf.c, &e);
+    ck_assert_int_lt(raw_until_end(&hf.c, 5, NULL), 0);
     /* the whole region gone: indices read as zero, which is possible, and nothing crashes */
-    ck_assert_int_eq(
-        fallocate(c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)c.welcome.u_bytes),
-        0);
-    raw_bell(&c);
+    ck_assert_int_eq(fallocate(hf.c.fds[GLMW_FD_U], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                               (off_t)hf.c.welcome.u_bytes),
+                     0);
+    raw_bell(&hf.c);
     usleep(50000);
-    raw_close(&c);
+    raw_close(&hf.c);
 }
 END_TEST
 
 START_TEST(bell_flood) {
     struct glmw_entry e;
 
-    raw_open(&c, f.socket, NULL);
+    raw_open(&hf.c, hf.f.socket, NULL);
     for (int i = 0; i < 20000; i++)
-        raw_bell(&c);
-    e = raw_request(&c, 5); /* found by the timer at the latest */
-    raw_submit(&c, &e);
-    ck_assert_int_eq(raw_until_end(&c, 5, NULL), 0);
-    raw_close(&c);
+        raw_bell(&hf.c);
+    e = raw_request(&hf.c, 5); /* found by the timer at the latest */
+    raw_submit(&hf.c, &e);
+    ck_assert_int_eq(raw_until_end(&hf.c, 5, NULL), 0);
+    raw_close(&hf.c);
 }
 END_TEST
 
@@ -331,33 +285,33 @@ START_TEST(ring_full_of_requests) {
     uint32_t tokens;
 
     h.u.hello.tq_log2 = 6;
-    raw_open(&c, f.socket, &h);
-    e = raw_request(&c, 0);
+    raw_open(&hf.c, hf.f.socket, &h);
+    e = raw_request(&hf.c, 0);
     for (uint64_t tag = 1; tag <= 40; tag++) {
         e.tag = tag;
-        ck_assert_int_eq(glmw_put(&c.sq, &e), 0);
+        ck_assert_int_eq(glmw_put(&hf.c.sq, &e), 0);
     }
-    glmw_publish(&c.sq, true);
-    raw_bell(&c);
+    glmw_publish(&hf.c.sq, true);
+    raw_bell(&hf.c);
     usleep(300000);
     for (uint64_t ended = 0; ended < 40;) {
         struct glmw_rec r;
 
-        ck_assert_msg(raw_record(&c, &r, 10000, false), "only %llu ended", (unsigned long long)ended);
+        ck_assert_msg(raw_record(&hf.c, &r, 10000, false), "only %llu ended", (unsigned long long)ended);
         ended += r.type == GLMW_REC_END;
-        if (glmw_fetch32(&c.view.d->credit_wanted)) {
+        if (glmw_fetch32(&hf.c.view.d->credit_wanted)) {
             struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
 
-            glmw_refresh(&c.sq);
-            if (glmw_free_slots(&c.sq))
-                raw_submit(&c, &nop);
+            glmw_refresh(&hf.c.sq);
+            if (glmw_free_slots(&hf.c.sq))
+                raw_submit(&hf.c, &nop);
         }
     }
     e.tag = 99;
-    raw_submit(&c, &e);
-    ck_assert_int_eq(raw_until_end(&c, 99, &tokens), 0);
+    raw_submit(&hf.c, &e);
+    ck_assert_int_eq(raw_until_end(&hf.c, 99, &tokens), 0);
     ck_assert_uint_eq(tokens, 10);
-    raw_close(&c);
+    raw_close(&hf.c);
 }
 END_TEST
 
@@ -371,46 +325,46 @@ START_TEST(bell_gives_credit_when_the_ring_is_full) {
 
     h.u.hello.tq_log2 = 6;
     h.u.hello.sq_log2 = 4;
-    raw_open(&c, f.socket, &h);
-    e = raw_request(&c, 0);
+    raw_open(&hf.c, hf.f.socket, &h);
+    e = raw_request(&hf.c, 0);
     for (e.tag = 1; e.tag < 60; e.tag++) {
         for (int wait = 0; wait < 100; wait++) {
-            glmw_refresh(&c.sq);
-            if (glmw_free_slots(&c.sq))
+            glmw_refresh(&hf.c.sq);
+            if (glmw_free_slots(&hf.c.sq))
                 break;
             usleep(1000);
         }
-        if (glmw_put(&c.sq, &e) < 0)
+        if (glmw_put(&hf.c.sq, &e) < 0)
             break;
-        if (glmw_publish(&c.sq, false))
-            raw_bell(&c);
+        if (glmw_publish(&hf.c.sq, false))
+            raw_bell(&hf.c);
     }
     ck_assert_uint_lt(e.tag, 60); /* it is full, and stays so */
     for (uint64_t ended = 0; ended + 1 < e.tag;) {
-        ck_assert_msg(raw_record(&c, &r, 10000, false), "only %llu ended", (unsigned long long)ended);
+        ck_assert_msg(raw_record(&hf.c, &r, 10000, false), "only %llu ended", (unsigned long long)ended);
         ended += r.type == GLMW_REC_END;
-        if (glmw_fetch32(&c.view.d->credit_wanted))
-            raw_bell(&c);
+        if (glmw_fetch32(&hf.c.view.d->credit_wanted))
+            raw_bell(&hf.c);
     }
     usleep(1200000); /* the status block is renewed once a second */
-    ck_assert_int_eq(glmw_status_read(&c.view.d->status, &st), 0);
+    ck_assert_int_eq(glmw_status_read(&hf.c.view.d->status, &st), 0);
     ck_assert_uint_eq(st.my_live, 0);
     ck_assert_uint_eq(st.my_safety_wakes, 0);
-    raw_close(&c);
+    raw_close(&hf.c);
 }
 END_TEST
 
 START_TEST(pipe_closed_by_its_reader) {
     struct glmw_entry e;
 
-    raw_open(&c, f.socket, NULL);
-    close(c.fds[GLMW_FD_PIPE]);
-    c.fds[GLMW_FD_PIPE] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    glmw_arm(&c.tq, 1);
-    e = raw_request(&c, 5);
-    raw_submit(&c, &e);
-    ck_assert_int_eq(raw_expect_close(c.fd), -EPIPE);
-    raw_close(&c);
+    raw_open(&hf.c, hf.f.socket, NULL);
+    close(hf.c.fds[GLMW_FD_PIPE]);
+    hf.c.fds[GLMW_FD_PIPE] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    glmw_arm(&hf.c.tq, 1);
+    e = raw_request(&hf.c, 5);
+    raw_submit(&hf.c, &e);
+    ck_assert_int_eq(raw_expect_close(hf.c.fd), -EPIPE);
+    raw_close(&hf.c);
 }
 END_TEST
 
@@ -419,23 +373,22 @@ START_TEST(ten_faults_refuse_the_user) {
     int fd;
 
     for (int i = 0; i < 10; i++) {
-        raw_open(&c, f.socket, NULL);
-        __atomic_store_n(&c.view.u->sq_tail, 12345, __ATOMIC_RELEASE);
-        raw_bell(&c);
-        ck_assert_int_eq(raw_expect_close(c.fd), -EPROTO);
-        raw_close(&c);
+        raw_open(&hf.c, hf.f.socket, NULL);
+        __atomic_store_n(&hf.c.view.u->sq_tail, 12345, __ATOMIC_RELEASE);
+        raw_bell(&hf.c);
+        ck_assert_int_eq(raw_expect_close(hf.c.fd), -EPROTO);
+        raw_close(&hf.c);
     }
-    fd = raw_socket(f.socket);
+    fd = raw_socket(hf.f.socket);
     raw_expect(fd, HELLO_CLIENT_FIRST, GLMW_PKT_REJECT, &m);
     ck_assert_int_eq(m.u.reject.error, -EACCES);
     ck_assert_ptr_nonnull(strstr(m.u.reject.text, "refused for a minute"));
     close(fd);
-    daemonfix_expect_log(&f, "user refused for a minute");
+    daemonfix_expect_log(&hf.f, "user refused for a minute");
 }
 END_TEST
 
 static void add_tests(TCase *tc) {
-    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, garbage_instead_of_hello);
     tcase_add_test(tc, silence_instead_of_hello);
     tcase_add_test(tc, descriptors_with_hello);
@@ -458,23 +411,12 @@ static void add_tests(TCase *tc) {
     tcase_add_test(tc, ten_faults_refuse_the_user);
 }
 
-static void add_case(Suite *s, const char *name, SFun setup) {
-    TCase *tc = tcase_create(name);
-
-    tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    add_tests(tc);
-    suite_add_tcase(s, tc);
-}
-
 int main(void) {
     Suite *s = suite_create("conn_hostile");
     SRunner *sr;
     int failed;
 
-    add_case(s, "epoll", setup_epoll);
-    if (daemonfix_loops() == 2)
-        add_case(s, "uring", setup_uring);
+    hostilefix_cases(s, add_tests);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
     failed = srunner_ntests_failed(sr);
