@@ -179,14 +179,22 @@ static void hand_over(struct emit *e, const struct stream_event *ev) {
 
     if (!s)
         return;
+    if (ev->type == STREAM_EV_TOKEN)
+        atomic_fetch_add_explicit(&s->on_the_way, 1, memory_order_relaxed);
     while (!spsc_push(&e->handover, ev)) {
         spsc_wake(&e->handover);
         sched_yield();
     }
     if (ev->type == STREAM_EV_TOKEN) {
-        uint32_t now = atomic_load_explicit(&e->credit[s->index].records, memory_order_relaxed);
+        _Atomic uint32_t *credit = &e->credit[s->index].records;
+        uint32_t now = atomic_load_explicit(credit, memory_order_relaxed);
 
-        set_credit(s, now > s->rec_per_token ? now - s->rec_per_token : 0);
+        /* not over what another thread has just said: the stream may have come to a connection without room
+         */
+        while (!atomic_compare_exchange_weak_explicit(credit, &now,
+                                                      now > s->rec_per_token ? now - s->rec_per_token : 0,
+                                                      memory_order_relaxed, memory_order_relaxed))
+            ;
     }
 }
 
@@ -272,14 +280,16 @@ static uint32_t refresh_stream(struct emit_stream *s) {
 
     if (!econn_trylock(c))
         return 0;
-    if (s->conn != c) { /* it has just moved; io kicks the engine when it has arrived */
+    if (s->conn != c || s->held) { /* on the move: io kicks the engine when it has arrived */
         econn_unlock(c);
         return 0;
     }
     econn_refresh(c);
     estream_flush(s);
     credit = estream_credit(s);
-    if (credit < s->rec_per_token) {
+    if (credit < s->rec_per_token && econn_is_gone(c)) {
+        c->denied = true; /* the emit thread kicks the engine when it has caught up */
+    } else if (credit < s->rec_per_token) {
         c->stalls++;
         c->denied = true;
         c->waiting = true;
@@ -357,8 +367,12 @@ static uint32_t publish_batch(struct emit *e) {
             continue;
         c = batch_conn(s, &held);
         estream_event(s, ev);
+        if (ev->type == STREAM_EV_TOKEN)
+            atomic_fetch_sub_explicit(&s->on_the_way, 1, memory_order_relaxed);
         set_credit(s, estream_credit(s));
         kick = kick || c->denied;
+        if (econn_is_gone(c))
+            c->denied = false; /* nobody gives credit there */
     }
     for (struct emit_conn *c = held; c; c = next) {
         next = c->next_batch;

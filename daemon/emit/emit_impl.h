@@ -12,6 +12,7 @@
 #include "spsc.h"
 
 enum { NO_STREAM = UINT32_MAX };
+enum { CREDIT_UNSEEN = 1024 }; /* records, of a stream that nobody reads */
 
 enum right { RIGHT_FREE = 0, RIGHT_HELD = 1, RIGHT_HELD_KICK = 2 /* the engine was turned away */ };
 
@@ -98,6 +99,7 @@ struct emit_stream {
     bool given_up;    /* its reader did not read for too long: only the last words are still shown */
     bool tool_events; /* granted to the connection it was submitted on */
     uint32_t rec_per_token;
+    _Atomic uint32_t on_the_way; /* tokens handed to the emit thread that it has not seen yet */
 
     struct estore *store; /* NULL: not kept */
     bool replaying;       /* records of the store go first, from `replay` on */

@@ -163,6 +163,7 @@ void emit_start_stream(struct emit_stream *s, struct emit_conn *c, const struct 
     s->replaying = s->held = false;
     s->bound = s->first_sent = s->overflow = s->given_up = s->has_error = s->open_token = false;
     s->rec_per_token = stream_token_records(0);
+    atomic_store_explicit(&s->on_the_way, 0, memory_order_relaxed);
     s->out_head = s->out_tail = s->last_at = 0;
     s->ids = NULL;
     s->n_ids = s->ids_at = 0;

@@ -35,7 +35,7 @@ static void to_depot(struct emit_stream *s) {
     if (s->state != STREAM_DONE) {
         estream_link(s, e->depot);
         estream_flush(s);
-        atomic_store_explicit(&e->credit[s->index].records, UINT32_MAX, memory_order_relaxed);
+        atomic_store_explicit(&e->credit[s->index].records, CREDIT_UNSEEN, memory_order_relaxed);
     }
     econn_unlock(e->depot);
     e->opt.kick(e->opt.ctx);
@@ -52,7 +52,7 @@ void emit_stream_detach(struct emit *e, struct stream_id id, int status, const c
     pthread_mutex_lock(&e->moving);
     econn_lock(c);
     if (s->state != STREAM_DONE) {
-        if (status && !econn_is_gone(c))
+        if (status && !econn_is_gone(c) && !FAULT(resume_no_last_word))
             estream_farewell(s, status, text);
         s->replaying = false;
         goes_on = s->state != STREAM_REPLAY;

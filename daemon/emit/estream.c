@@ -286,7 +286,7 @@ static int flush_old(struct emit_stream *s) {
     }
     if (gone)
         s->replaying = false;
-    if (s->replaying && !put_replay(s))
+    if (s->replaying && !put_replay(s) && !FAULT(resume_new_before_old))
         return 0;
     if (s->state != STREAM_REPLAY)
         return 1;
@@ -358,15 +358,21 @@ void estream_retire(struct emit_stream *s) {
 
 uint32_t estream_credit(const struct emit_stream *s) {
     const struct emit_conn *c = s->conn;
-    uint32_t room;
+    uint32_t on_the_way =
+        atomic_load_explicit(&((struct emit_stream *)(uintptr_t)s)->on_the_way, memory_order_relaxed);
+    uint64_t room, taken = ((uint64_t)on_the_way + 1) * s->rec_per_token; /* and one step is in flight */
 
-    if (econn_is_gone(c))
-        return UINT32_MAX; /* it goes on until its cancellation arrives; nothing is shown */
-    if (s->replaying || s->out_head < s->out_tail || econn_text_room(c) < 2 * GLMW_SPAN_MAX)
+    if (s->held)
         return 0;
-    room = econn_room(c);
-    /* one step is in flight whenever the engine looks */
-    return room > s->rec_per_token ? room - s->rec_per_token : 0;
+    /* A stream that nobody reads goes on until its cancellation arrives, or into its store. No more of it may
+     * be on the way than its outbox takes, should it come to a connection without room. */
+    if (econn_is_gone(c))
+        room = CREDIT_UNSEEN;
+    else if (s->replaying || s->out_head < s->out_tail || econn_text_room(c) < 2 * GLMW_SPAN_MAX)
+        return 0;
+    else
+        room = econn_room(c);
+    return room > taken ? (uint32_t)(room - taken) : 0;
 }
 
 static void put_progress(struct emit_stream *s, const struct stream_event *ev) {

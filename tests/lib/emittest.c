@@ -42,6 +42,8 @@ void et_on_retired(void *ctx, void *owner) {
 void et_begin(uint32_t inline_conns, bool text) {
     struct emit_options o = {.max_streams = ET_STREAMS,
                              .inline_conns = inline_conns,
+                             .max_kept = ET_STREAMS,
+                             .store_bytes = 1 << 19, /* what the tests say fits */
                              .kick = on_kick,
                              .wake_io = on_wake,
                              .cancel = on_cancel};
