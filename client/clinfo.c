@@ -131,6 +131,8 @@ int glmd_get_info(glmd_conn *c, struct glmd_info *ret) {
         .bells_sent = s->my_bells_sent,
         .bells_suppressed = s->my_bells_suppressed,
         .records = s->my_records,
+        .requests_accepted = s->requests_accepted,
+        .requests_ended = s->requests_ended,
     };
     if (w->limits.max_payload_bytes && w->limits.max_payload_bytes < i.max_request_bytes)
         i.max_request_bytes = w->limits.max_payload_bytes;

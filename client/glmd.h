@@ -181,6 +181,9 @@ struct glmd_info {
     uint64_t bells_sent; /* wake-ups sent, and spared */
     uint64_t bells_suppressed;
     uint64_t records; /* events sent */
+    /* the daemon again, since it started; 0 from one that does not count */
+    uint64_t requests_accepted;
+    uint64_t requests_ended; /* of the accepted; the difference is what lives */
 };
 GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
 

@@ -303,8 +303,11 @@ struct glmw_status {
     uint64_t my_bells_suppressed; /* publications that needed none */
     uint64_t my_safety_wakes;   /* skipped streams found by the timer instead of the hand-back: stays 0 */
     uint64_t my_records;        /* records published */
+    /* the whole daemon again */
+    uint64_t requests_accepted; /* since start; those refused are not among them */
+    uint64_t requests_ended;    /* of the accepted; the difference is what lives */
 };
-GLMW_SIZE(glmw_status, 136);
+GLMW_SIZE(glmw_status, 152);
 GLMW_AT(glmw_status, heartbeat_ns, 8);
 GLMW_AT(glmw_status, tokens_out, 40);
 GLMW_AT(glmw_status, queued, 48);
@@ -331,7 +334,7 @@ struct glmw_d {
     uint32_t credit_wanted; /* 1: a stream waits for record slots or text bytes */
     uint8_t pad3[120];
     struct glmw_status status;
-    uint8_t pad4[120];
+    uint8_t pad4[104];
 };
 GLMW_SIZE(glmw_d, 0x300);
 GLMW_AT(glmw_d, features, 0x008);

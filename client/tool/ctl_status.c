@@ -44,8 +44,10 @@ static void as_json(struct ctl_buf *b, const struct glmd_info *i) {
                 ",\"vocab_tokens\":%" PRIu32 ",\"max_request_bytes\":%" PRIu64,
                 i->max_live, i->max_context_tokens, i->max_output_tokens, i->vocab_tokens,
                 i->max_request_bytes);
-    ctl_buf_fmt(b, ",\"stalls\":%" PRIu64 ",\"bells_sent\":%" PRIu64 ",\"bells_suppressed\":%" PRIu64 "}\n",
-                i->stalls, i->bells_sent, i->bells_suppressed);
+    ctl_buf_fmt(b,
+                ",\"requests_accepted\":%" PRIu64 ",\"requests_ended\":%" PRIu64 ",\"stalls\":%" PRIu64
+                ",\"bells_sent\":%" PRIu64 ",\"bells_suppressed\":%" PRIu64 "}\n",
+                i->requests_accepted, i->requests_ended, i->stalls, i->bells_sent, i->bells_suppressed);
 }
 
 static void uptime(struct ctl_buf *b, uint64_t ns) {
@@ -70,6 +72,8 @@ static void as_text(struct ctl_buf *b, const struct glmd_info *i) {
     uptime(b, i->uptime_ns);
     ctl_buf_fmt(b, "\nrequests     %" PRIu32 " running, %" PRIu32 " waiting, %" PRIu32 " connections\n",
                 i->running, i->queued, i->connections);
+    ctl_buf_fmt(b, "since start  %" PRIu64 " requests accepted, %" PRIu64 " ended\n", i->requests_accepted,
+                i->requests_ended);
     ctl_buf_fmt(
         b, "speed        prompts %.0f tokens/s, answers %.1f tokens/s, %" PRIu64 " tokens since the start\n",
         (double)i->prefill_tokens_per_second, (double)i->decode_tokens_per_second, i->tokens_out);

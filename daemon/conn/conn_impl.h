@@ -111,6 +111,7 @@ struct server {
     struct kept *kept;      /* [max_kept], beside the stores of emit */
     uint32_t max_kept;
     uint32_t n_conns, n_live;
+    uint64_t n_accepted, n_ended; /* requests since start; the difference is n_live */
     bool any_ready;
     struct seqsock_rx rx;
 

@@ -110,6 +110,7 @@ void request_link(struct server *s, struct conn *c, struct request *r) {
     insert(r);
     r->user->live++;
     s->n_live++;
+    s->n_accepted++;
 }
 
 void request_move(struct request *r, struct conn *to) {
@@ -123,6 +124,7 @@ static void unlink_request(struct request *r) {
     take_out(r);
     r->user->live--;
     r->server->n_live--;
+    r->server->n_ended++;
 }
 
 static enum prep_op op_of(uint8_t opcode) {

@@ -276,6 +276,8 @@ void server_write_conn_status(struct server *s, struct conn *c) {
         .my_bells_suppressed = own.bells.suppressed,
         .my_safety_wakes = own.safety_wakes,
         .my_records = own.bells.records,
+        .requests_accepted = s->n_accepted,
+        .requests_ended = s->n_ended,
     };
     glmw_status_write(&c->shm.d->status, &w);
 }
@@ -310,6 +312,11 @@ void server_close_all(struct server *s) {
 
 bool server_is_empty(const struct server *s) {
     return s->n_conns == 0 && s->adrift == NULL;
+}
+
+void server_count(const struct server *s, uint64_t *ret_accepted, uint64_t *ret_ended) {
+    *ret_accepted = s->n_accepted;
+    *ret_ended = s->n_ended;
 }
 
 uint32_t server_live(const struct server *s) {

@@ -67,6 +67,8 @@ void server_stop_listening(struct server *s); /* and removes its socket */
 void server_drop_queued(struct server *s, int status, const char *text);
 void server_close_all(struct server *s);
 bool server_is_empty(const struct server *s); /* no connection left, nor a kept stream that runs */
+/* Requests since the start. */
+void server_count(const struct server *s, uint64_t *ret_accepted, uint64_t *ret_ended);
 uint32_t server_live(const struct server *s); /* accepted requests without END */
 uint32_t server_connections(const struct server *s);
 

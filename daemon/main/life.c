@@ -169,8 +169,14 @@ static void finish(struct daemon *d) {
     }
     server_stop_listening(d->server);
     server_close_all(d->server);
-    if (server_is_empty(d->server))
+    if (server_is_empty(d->server)) {
+        uint64_t accepted, ended;
+
+        server_count(d->server, &accepted, &ended);
+        log_full(accepted == ended ? LOG_LEVEL_NOTICE : LOG_LEVEL_ERROR, NULL, NULL,
+                 "stopped: %" PRIu64 " requests accepted, %" PRIu64 " ended", accepted, ended);
         loop_stop(d->loop);
+    }
 }
 
 static void load_failed(struct daemon *d) {

@@ -174,6 +174,7 @@ void daemonfix_stop(struct daemonfix *f) {
     kill(f->pid, SIGTERM);
     r = daemonfix_wait(f, 30000);
     ck_assert_msg(r == 0, "the daemon ended with %d: %s", r, log_end(f));
+    ck_assert_msg(!strstr(daemonfix_log(f), "<3>stopped:"), "requests were lost: %s", log_end(f));
 }
 
 void daemonfix_done(struct daemonfix *f) {

@@ -475,12 +475,13 @@ class Client:
         """3: struct glmw_status, a copy of one moment."""
         for _ in range(1000):
             seq = self.dw[512 // 4]
-            raw = self.d[512:512 + 136]
+            raw = self.d[512:512 + 152]
             if seq % 2 == 0 and self.dw[512 // 4] == seq:
                 names = ("seq state heartbeat_ns start_ns kv_free kv_total tokens_out queued running slots_free "
                          "slots_total prefill_mtok_s decode_mtok_s connections load_permille my_live my_live_max "
-                         "my_bulk_bytes my_stalls my_bells_sent my_bells_suppressed my_safety_wakes my_records")
-                return dict(zip(names.split(), struct.unpack("<II5Q10I6Q", raw)))
+                         "my_bulk_bytes my_stalls my_bells_sent my_bells_suppressed my_safety_wakes my_records "
+                         "requests_accepted requests_ended")
+                return dict(zip(names.split(), struct.unpack("<II5Q10I8Q", raw)))
         raise Broken("status is being written for ever")
 
     def ping(self, cookie):

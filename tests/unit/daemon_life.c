@@ -64,6 +64,7 @@ START_TEST(drain_lets_streams_finish) {
     ck_assert_int_eq(a[1].status, -ESHUTDOWN);
     ck_assert_ptr_nonnull(strstr(a[1].error, "shutting down"));
     ck_assert_int_eq(daemonfix_wait(&f, 10000), 0);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "stopped: 1 requests accepted, 1 ended"));
     ck_assert_int_ne(access(f.socket, F_OK), 0);
     glmd_close(c);
     daemonfix_done(&f);

@@ -136,6 +136,8 @@ static struct field fields[] = {
     F(glmw_status, my_bells_suppressed),
     F(glmw_status, my_safety_wakes),
     F(glmw_status, my_records),
+    F(glmw_status, requests_accepted),
+    F(glmw_status, requests_ended),
     F(glmw_entry, opcode),
     F(glmw_entry, flags),
     F(glmw_entry, zero0),
