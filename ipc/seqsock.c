@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -128,5 +129,34 @@ int seqsock_peer(int fd, struct ucred *ret) {
     if (len != sizeof(c))
         return -EIO;
     *ret = c;
+    return 0;
+}
+
+int seqsock_peer_groups(int fd, uint32_t **ret, size_t *ret_n) {
+    struct ucred c;
+    uint32_t *ids = NULL;
+    socklen_t len = 32 * sizeof(gid_t);
+    int r = seqsock_peer(fd, &c);
+    _Static_assert(sizeof(gid_t) == sizeof(uint32_t), "group ids have 32 bits");
+    if (r < 0)
+        return r;
+    for (;;) { /* the kernel says how many there are when they do not fit; they cannot grow */
+        uint32_t *grown = realloc(ids, len + sizeof(*ids));
+        if (!grown) {
+            free(ids);
+            return -ENOMEM;
+        }
+        ids = grown;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, ids + 1, &len) == 0)
+            break;
+        if (errno != ERANGE) {
+            r = -errno;
+            free(ids);
+            return r;
+        }
+    }
+    ids[0] = c.gid;
+    *ret = ids;
+    *ret_n = 1 + len / sizeof(*ids);
     return 0;
 }

@@ -44,5 +44,7 @@ void seqsock_close(int fd);
 
 /* Credentials as they were at connect. */
 int seqsock_peer(int fd, struct ucred *ret);
+/* The peer's groups as they were at connect, its own first; to be freed. -ENOMEM, or what the kernel says. */
+int seqsock_peer_groups(int fd, uint32_t **ret, size_t *ret_n);
 
 #endif

@@ -71,9 +71,8 @@ static void list_words(const struct conf_row *row, char *ret, size_t cap) {
 }
 
 /* where: "file:line" or an option's name */
-static int store_number(struct conf *c, const struct conf_row *row, const char *value, const char *where,
+static int store_number(void *at, const struct conf_row *row, const char *value, const char *where,
                         struct xerr *err) {
-    uint8_t *at = (uint8_t *)c + row->off;
     uint64_t v;
 
     if (parse_number(value, row->type == CONF_T_BYTES, &v) < 0)
@@ -86,7 +85,7 @@ static int store_number(struct conf *c, const struct conf_row *row, const char *
     if (row->pow2 && (v & (v - 1)))
         return xerr_set(err, -ERANGE, "%s: [%s] %s=%s is not a power of two", where, row->section, row->key,
                         value);
-    if (row->type == CONF_T_BYTES) {
+    if (row->size == sizeof v) {
         memcpy(at, &v, sizeof v);
     } else {
         uint32_t v32 = (uint32_t)v;
@@ -96,9 +95,7 @@ static int store_number(struct conf *c, const struct conf_row *row, const char *
     return 0;
 }
 
-static int store(struct conf *c, const struct conf_row *row, const char *value, const char *where,
-                 struct xerr *err) {
-    uint8_t *at = (uint8_t *)c + row->off;
+int conf_store(void *at, const struct conf_row *row, const char *value, const char *where, struct xerr *err) {
     size_t n;
     char words[128];
 
@@ -127,10 +124,16 @@ static int store(struct conf *c, const struct conf_row *row, const char *value, 
         return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not known: expected one of %s", where, row->section,
                         row->key, value, words);
     case CONF_T_U32:
+    case CONF_T_U64:
     case CONF_T_BYTES:
-        return store_number(c, row, value, where, err);
+        return store_number(at, row, value, where, err);
     }
     return -EINVAL;
+}
+
+static int store(struct conf *c, const struct conf_row *row, const char *value, const char *where,
+                 struct xerr *err) {
+    return conf_store((uint8_t *)c + row->off, row, value, where, err);
 }
 
 void conf_init(struct conf *c) {
@@ -143,6 +146,7 @@ void conf_init(struct conf *c) {
 void conf_done(struct conf *c) {
     for (uint32_t i = 0; i < c->n_files; i++)
         free(c->files[i]);
+    free(c->rules);
     memset(c, 0, sizeof *c);
 }
 
@@ -189,19 +193,27 @@ static char *trim(char *s) {
 struct reader {
     struct conf *c;
     const char *path; /* as kept in conf.files */
-    char section[64];
+    char section[96];
+    struct conf_rule *rule; /* the section is one of a user or group; NULL: it is one of the table */
     uint32_t line;
     uint32_t seen[CONF_MAX_KEYS]; /* line of the key in this file, 0 = not yet */
     struct xerr *err;
 };
 
 static int read_section(struct reader *rd, char *s) {
+    char where[CONF_PATH_MAX + 16];
     size_t n = strlen(s);
 
     if (s[n - 1] != ']')
         return xerr_set(rd->err, -EINVAL, "%s:%u: the section's name is not closed with a bracket", rd->path,
                         rd->line);
     s[n - 1] = 0;
+    rd->rule = NULL;
+    if (conf_rule_names(s + 1)) {
+        snprintf(where, sizeof where, "%s:%u", rd->path, rd->line);
+        snprintf(rd->section, sizeof rd->section, "%s", s + 1);
+        return conf_rule_open(rd->c, s + 1, where, &rd->rule, rd->err);
+    }
     if (!has_section(s + 1))
         return xerr_set(rd->err, -EINVAL, "%s:%u: unknown section [%.60s]; see glmd.conf(5)", rd->path,
                         rd->line, s + 1);
@@ -223,6 +235,8 @@ static int read_key(struct reader *rd, char *s) {
     if (!rd->section[0])
         return xerr_set(rd->err, -EINVAL, "%s:%u: key %.60s stands before the first section", rd->path,
                         rd->line, key);
+    if (rd->rule)
+        return conf_rule_set(rd->rule, key, value, rd->path, rd->line, rd->err);
     row = find_row(rd->section, key);
     if (!row)
         return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; see glmd.conf(5)", rd->path,
@@ -393,18 +407,18 @@ int conf_check(const struct conf *c, struct xerr *err) {
         return xerr_set(err, -EINVAL, "[Memory] MaxSequences=%u is larger than MaxRequests=%u",
                         c->max_sequences, c->max_requests);
     /* every live request keeps slots back for its last words; half the ring must remain for tokens */
-    if ((uint64_t)c->quota_requests_per_connection * 8 > c->tq_records)
+    if ((uint64_t)c->quota.requests_per_connection * 8 > c->tq_records)
         return xerr_set(
             err, -EINVAL,
             "[IPC] TokenRingRecords=%u is too small for [Quota] MaxRequestsPerConnection=%u: at least "
             "8 records a request are needed",
-            c->tq_records, c->quota_requests_per_connection);
-    return 0;
+            c->tq_records, c->quota.requests_per_connection);
+    return conf_rules_check(c, err);
 }
 
-int conf_reload(struct conf *c, const struct conf *from, char *ret_restart, size_t cap) {
+int conf_reload(struct conf *c, struct conf *from, char *ret_restart, size_t cap) {
     size_t used = 0;
-    int changed = 0;
+    int changed = conf_rules_reload(c, from);
 
     ret_restart[0] = 0;
     for (size_t i = 0; i < conf_n_rows; i++) {

@@ -17,9 +17,36 @@
 
 #define CONF_PATH_MAX 1024
 #define CONF_MAX_KEYS 64
+#define CONF_MAX_QUOTA_KEYS 16
+#define CONF_MAX_RULES 256
 
 enum conf_io { CONF_IO_AUTO = 0, CONF_IO_URING, CONF_IO_EPOLL };
 enum conf_backend { CONF_BACKEND_CPU = 0, CONF_BACKEND_REF };
+
+/* What one user may have at the same time. */
+struct conf_quota {
+    uint32_t connections_per_uid;
+    uint32_t requests_per_uid;
+    uint32_t requests_per_connection;
+    uint32_t kept_per_uid;
+    uint64_t region_bytes_per_uid;
+    uint64_t bulk_bytes_per_uid;
+    uint64_t queued_tokens_per_uid; /* this and the next two: 0 = no limit */
+    uint64_t kv_tokens_per_uid;
+    uint32_t submit_rate; /* a second */
+};
+
+/* [Quota uid:NAME] or [Quota gid:NAME]: the keys of [Quota] that differ for one user or group. */
+struct conf_rule {
+    bool is_group;
+    uint32_t id;
+    char name[64]; /* as written */
+    struct conf_quota quota;
+    /* per row of [Quota], in the order of the table */
+    bool set[CONF_MAX_QUOTA_KEYS];
+    const char *origin[CONF_MAX_QUOTA_KEYS]; /* also of a key that was set back to nothing */
+    uint32_t line[CONF_MAX_QUOTA_KEYS];
+};
 
 struct conf {
     char model_path[CONF_PATH_MAX];
@@ -46,12 +73,9 @@ struct conf {
     uint32_t keep_disconnected_sec;
     uint32_t max_kept;
 
-    uint32_t quota_connections_per_uid;
-    uint32_t quota_requests_per_uid;
-    uint32_t quota_requests_per_connection;
-    uint64_t quota_region_bytes_per_uid;
-    uint32_t quota_kept_per_uid;
-    uint64_t quota_bulk_bytes_per_uid;
+    struct conf_quota quota; /* of users without a section of their own */
+    struct conf_rule *rules; /* the sections of users and groups, owned */
+    uint32_t n_rules;
 
     uint32_t text_workers;
     uint64_t max_prompt_bytes;
@@ -85,9 +109,14 @@ int conf_set(struct conf *c, const char *section, const char *key, const char *v
 /* What must hold between keys. */
 int conf_check(const struct conf *c, struct xerr *err);
 
-/* Takes over the reloadable keys of `from`; names (comma-separated) of other keys that differ go to
- * ret_restart, which is emptied first. Returns how many values changed. */
-int conf_reload(struct conf *c, const struct conf *from, char *ret_restart, size_t cap);
+/* Takes over the reloadable keys and the sections of users and groups of `from`; names (comma-separated) of
+ * other keys that differ go to ret_restart, which is emptied first. Returns how many values changed. */
+int conf_reload(struct conf *c, struct conf *from, char *ret_restart, size_t cap);
+
+/* What holds for a user with these groups: each key from the section of the user, else the largest of those of
+ * its groups, else from [Quota]. */
+void conf_quota_for(const struct conf *c, uint32_t uid, const uint32_t *gids, size_t n_gids,
+                    struct conf_quota *ret);
 
 void conf_print_default(FILE *f); /* the default file, every key commented out */
 void conf_print_merged(const struct conf *c, FILE *f);

@@ -8,8 +8,7 @@
 #include "conf.h"
 #include "conf_table.h"
 
-void conf_format(const struct conf *c, const struct conf_row *row, char *ret, size_t cap) {
-    const uint8_t *at = (const uint8_t *)c + row->off;
+void conf_format(const void *at, const struct conf_row *row, char *ret, size_t cap) {
     uint64_t v = 0;
     uint32_t v32 = 0;
 
@@ -28,6 +27,10 @@ void conf_format(const struct conf *c, const struct conf_row *row, char *ret, si
             snprintf(ret, cap, "%" PRIu64 "K", v >> 10);
         else
             snprintf(ret, cap, "%" PRIu64, v);
+        return;
+    case CONF_T_U64:
+        memcpy(&v, at, sizeof v);
+        snprintf(ret, cap, "%" PRIu64, v);
         return;
     case CONF_T_U32:
         memcpy(&v32, at, sizeof v32);
@@ -104,9 +107,10 @@ void conf_print_merged(const struct conf *c, FILE *f) {
             fprintf(f, "# %s:%u\n", c->origin[i], c->origin_line[i]);
         else
             fprintf(f, "# %s\n", c->origin[i]);
-        conf_format(c, row, value, sizeof value);
+        conf_format((const uint8_t *)c + row->off, row, value, sizeof value);
         fprintf(f, "%s=%s\n", row->key, value);
     }
+    conf_rules_print(c, f);
 }
 
 static void print_range(FILE *f, const struct conf_row *row) {
@@ -115,7 +119,7 @@ static void print_range(FILE *f, const struct conf_row *row) {
         for (const struct conf_word *w = row->words; w->name; w++)
             fprintf(f, "%s\n.Cm %s", w == row->words ? "" : " ,", w->name);
         fputs(" .\n", f);
-    } else if (row->type == CONF_T_U32) {
+    } else if (row->type == CONF_T_U32 || row->type == CONF_T_U64) {
         fprintf(f, "From %" PRIu64 " to %" PRIu64 ".\n", row->min, row->max);
     } else if (row->type == CONF_T_BYTES) {
         fprintf(f, "From %" PRIu64 " to %" PRIu64 " bytes.\n", row->min, row->max);

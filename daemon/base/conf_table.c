@@ -88,25 +88,37 @@ const struct conf_row conf_rows[] = {
             "each. "
             "0 offers it to nobody."},
 
-    {"Quota", "MaxConnectionsPerUid", CONF_T_U32, AT(quota_connections_per_uid), .def = "32", .min = 1,
+    {"Quota", "MaxConnectionsPerUid", CONF_T_U32, AT(quota.connections_per_uid), .def = "32", .min = 1,
      .max = 4096, .reload = true, .doc = "Connections of one user at the same time."},
-    {"Quota", "MaxRequestsPerUid", CONF_T_U32, AT(quota_requests_per_uid), .def = "128", .min = 1,
+    {"Quota", "MaxRequestsPerUid", CONF_T_U32, AT(quota.requests_per_uid), .def = "128", .min = 1,
      .max = 65536, .reload = true,
      .doc = "Live requests of one user over all connections; further ones end with an error."},
-    {"Quota", "MaxRequestsPerConnection", CONF_T_U32, AT(quota_requests_per_connection), .def = "64",
+    {"Quota", "MaxRequestsPerConnection", CONF_T_U32, AT(quota.requests_per_connection), .def = "64",
      .min = 1, .max = 8192, .reload = true,
      .doc = "Live requests of one connection. New connections see a changed value."},
-    {"Quota", "MaxRegionBytesPerUid", CONF_T_BYTES, AT(quota_region_bytes_per_uid), .def = "256M", .min = M,
+    {"Quota", "MaxRegionBytesPerUid", CONF_T_BYTES, AT(quota.region_bytes_per_uid), .def = "256M", .min = M,
      .max = 64 * G, .reload = true, .doc = "Shared memory of all connections of one user."},
-    {"Quota", "MaxBulkBytesPerUid", CONF_T_BYTES, AT(quota_bulk_bytes_per_uid), .def = "256M", .min = 0,
-     .max = 64 * G, .reload = true,
-     .doc = "Sealed memory files that one user has with the daemon at the same time."},
-
-    {"Quota", "MaxKeptStreamsPerUid", CONF_T_U32, AT(quota_kept_per_uid), .def = "16", .min = 0, .max = 4096,
+    {"Quota", "MaxKeptStreamsPerUid", CONF_T_U32, AT(quota.kept_per_uid), .def = "16", .min = 0, .max = 4096,
      .reload = true,
      .doc =
          "Kept answers of one user. A further one takes the place of the oldest that has ended; when all of "
          "them run it is answered but not kept."},
+    {"Quota", "MaxBulkBytesPerUid", CONF_T_BYTES, AT(quota.bulk_bytes_per_uid), .def = "256M", .min = 0,
+     .max = 64 * G, .reload = true,
+     .doc = "Sealed memory files that one user has with the daemon at the same time."},
+    {"Quota", "MaxQueuedPromptTokensPerUid", CONF_T_U64, AT(quota.queued_tokens_per_uid), .def = "4194304",
+     .min = 0, .max = G, .reload = true, .zero_is_none = true,
+     .doc = "Prompt tokens of one user's requests that wait to be read; further ones end with an error. 0 is no "
+            "limit."},
+    {"Quota", "MaxKVTokensPerUid", CONF_T_U64, AT(quota.kv_tokens_per_uid), .def = "0", .min = 0, .max = G,
+     .reload = true, .zero_is_none = true,
+     .doc = "Cache of one user's running requests in tokens, prompt and longest answer together. Further requests "
+            "wait until the user's own have ended; one that needs more by itself ends with an error. A request "
+            "that states no longest answer gets what the limit leaves. 0 is no limit."},
+    {"Quota", "SubmitRateLimit", CONF_T_U32, AT(quota.submit_rate), .def = "10000", .min = 0, .max = 1000000,
+     .reload = true, .zero_is_none = true,
+     .doc = "Requests a second of one user; what was not used in the last second may come at once. Further ones "
+            "end with an error. 0 is no limit."},
 
     {"Text", "Workers", CONF_T_U32, AT(text_workers), .def = "2", .min = 1, .max = 64,
      .doc = "Threads that turn messages into tokens."},

@@ -13,6 +13,7 @@ enum conf_type {
     CONF_T_STRING, /* char[size] */
     CONF_T_PATH,   /* char[size]; absolute */
     CONF_T_U32,
+    CONF_T_U64,
     CONF_T_BYTES, /* uint64_t; suffixes K, M, G */
     CONF_T_WORD,  /* uint32_t; one of words */
 };
@@ -30,6 +31,7 @@ struct conf_row {
     uint64_t min, max;
     bool pow2;                     /* only powers of two */
     bool reload;                   /* SIGHUP takes it over */
+    bool zero_is_none;             /* 0 is no limit at all */
     const struct conf_word *words; /* ends with a NULL name */
     const char *doc;               /* plain sentences */
 };
@@ -37,7 +39,22 @@ struct conf_row {
 extern const struct conf_row conf_rows[];
 extern const size_t conf_n_rows;
 
-/* Formats a row's current value. */
-void conf_format(const struct conf *c, const struct conf_row *row, char *ret, size_t cap);
+/* Formats the value of a row that lies at `at`. */
+void conf_format(const void *at, const struct conf_row *row, char *ret, size_t cap);
+
+/* conf.c: stores a value at `at`, which has the type of the row; where: "file:line" or an option's name. */
+int conf_store(void *at, const struct conf_row *row, const char *value, const char *where, struct xerr *err);
+
+/* conf_quota.c: the sections of users and groups */
+bool conf_rule_names(const char *section); /* it has the form of one */
+/* The rule of "Quota uid:NAME", made when there is none yet. The pointer is good until the next call. */
+int conf_rule_open(struct conf *c, const char *section, const char *where, struct conf_rule **ret,
+                   struct xerr *err);
+/* path is kept by reference. */
+int conf_rule_set(struct conf_rule *r, const char *key, const char *value, const char *path, uint32_t line,
+                  struct xerr *err);
+int conf_rules_check(const struct conf *c, struct xerr *err);
+int conf_rules_reload(struct conf *c, struct conf *from); /* how many values differ */
+void conf_rules_print(const struct conf *c, FILE *f);
 
 #endif

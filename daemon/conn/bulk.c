@@ -48,7 +48,7 @@ static struct bulk **free_place(struct conn *c) {
 
 /* What costs nothing is looked at before the file itself, whose pages have to be walked. */
 static int take(struct conn *c, const struct glmw_bulk *m, int fd, const char **ret_why) {
-    uint64_t limit = c->server->opt.conf->quota_bulk_bytes_per_uid;
+    uint64_t limit = c->quota.bulk_bytes_per_uid;
     struct bulk **place = free_place(c), *b;
     int r;
 
@@ -58,6 +58,7 @@ static int take(struct conn *c, const struct glmw_bulk *m, int fd, const char **
     }
     if (m->bytes <= c->limits.max_bulk_bytes &&
         (c->user->bulk_bytes > limit || m->bytes > limit - c->user->bulk_bytes) && !FAULT(bulk_no_quota)) {
+        c->user->refused++;
         *ret_why = "[Quota] MaxBulkBytesPerUid";
         return -EDQUOT;
     }

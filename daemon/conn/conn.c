@@ -53,7 +53,7 @@ void conn_send_notice(struct conn *c, enum glmw_notice what) {
     if (what == GLMW_NOTICE_MODEL) {
         struct glmw_limits granted = c->limits;
 
-        conn_limits(c->server, &c->limits);
+        conn_limits(c, &c->limits);
         /* what the handshake settled stays */
         c->limits.max_live = granted.max_live;
         c->limits.max_payload_bytes = granted.max_payload_bytes;
@@ -168,11 +168,12 @@ static uint8_t log2_of(uint64_t n) {
     return l;
 }
 
-void conn_limits(const struct server *s, struct glmw_limits *ret) {
+void conn_limits(const struct conn *c, struct glmw_limits *ret) {
+    const struct server *s = c->server;
     const struct conf *conf = s->opt.conf;
 
     *ret = (struct glmw_limits){
-        .max_live = conf->quota_requests_per_connection,
+        .max_live = c->quota.requests_per_connection,
         .max_context_tokens = s->has_model ? s->model.context_tokens : 0,
         .max_output_tokens = s->has_model ? s->model.context_tokens : 0,
         .vocab_tokens = s->has_model ? s->model.vocab_tokens : 0,
@@ -260,7 +261,7 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
     uint32_t fits;
     int r;
 
-    conn_limits(s, &offer.limits);
+    conn_limits(c, &offer.limits);
     if (hello_negotiate(&offer, h, &w, &geom, &rej) < 0) {
         send_reject(c, &rej);
         conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_CONN_REJECTED, "connection refused: wire version or features");
@@ -269,7 +270,7 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
     }
     c->region_bytes = geom.u_bytes + geom.d_bytes;
     c->user->region_bytes += c->region_bytes;
-    if (c->user->region_bytes > conf->quota_region_bytes_per_uid) {
+    if (c->user->region_bytes > c->quota.region_bytes_per_uid) {
         reject(c, -EDQUOT, 0, "this user's connections have all the shared memory that [Quota] allows");
         return;
     }
@@ -379,6 +380,7 @@ static void refuse(struct server *s, int fd, struct user *u, int error, uint32_t
 
 void conn_open(struct server *s, int fd) {
     const struct conf *conf = s->opt.conf;
+    struct conf_quota quota;
     struct ucred cred;
     struct user *u;
     struct conn *c;
@@ -401,7 +403,8 @@ void conn_open(struct server *s, int fd) {
         refuse(s, fd, u, -EBUSY, 1000, "all connections of [IPC] MaxConnections are in use");
         return;
     }
-    if (u->connections >= conf->quota_connections_per_uid) {
+    quota_resolve(s, u, fd, &quota);
+    if (u->connections >= quota.connections_per_uid) {
         refuse(s, fd, u, -EDQUOT, 1000,
                "this user has all the connections that [Quota] MaxConnectionsPerUid allows");
         return;
@@ -414,6 +417,7 @@ void conn_open(struct server *s, int fd) {
     }
     c->server = s;
     c->user = u;
+    c->quota = quota;
     c->fd = fd;
     c->pid = (uint32_t)cred.pid;
     c->id = ++s->last_id ? s->last_id : ++s->last_id;

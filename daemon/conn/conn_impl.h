@@ -16,6 +16,9 @@ struct user { /* one per uid with a connection, or with a bad record */
     uint32_t uid;
     uint32_t connections, live, kept;
     uint64_t region_bytes, bulk_bytes;
+    uint64_t bucket_full_ns; /* of SubmitRateLimit; past: it is full */
+    uint64_t refused;        /* requests and objects, for want of quota */
+    struct sched_usage usage; /* counted by the engine for as long as a request lives */
     uint64_t faults_since_ns, refused_until_ns;
     uint32_t faults;
     struct log_rate rate, debug_rate; /* comings and goings must not hide faults */
@@ -71,6 +74,7 @@ struct conn {
     uint64_t features;
     struct glmw_limits limits;
     uint64_t region_bytes;
+    struct conf_quota quota; /* of its user and groups; renewed by a reload */
 
     struct bell bell;
     struct shm_pair shm;
@@ -126,7 +130,7 @@ void conn_finish_if_done(struct conn *c);
 int conn_send(struct conn *c, struct hello_msg *msg, const int *fds, unsigned n_fds);
 void conn_send_notice(struct conn *c, enum glmw_notice what);
 void conn_fault(struct conn *c, int error, const char *rule); /* the client broke a rule: log, count, close */
-void conn_limits(const struct server *s, struct glmw_limits *ret);
+void conn_limits(const struct conn *c, struct glmw_limits *ret);
 void conn_log(struct conn *c, enum log_level level, enum log_event ev, const char *text);
 
 /* bulk.c */
@@ -167,6 +171,12 @@ void kept_detach(struct request *r, int status, const char *text);
 int kept_resume(struct conn *c, const struct glmw_entry *e); /* as request_submit */
 void kept_tick(struct server *s, uint64_t now);
 uint64_t kept_features(const struct server *s);
+
+/* quota.c */
+void quota_resolve(const struct server *s, const struct user *u, int fd, struct conf_quota *ret);
+/* 0, or -EDQUOT with its text, logged and counted. A request that passes is charged to the rate. */
+int quota_check_submit(struct conn *c, uint64_t tag, struct xerr *err);
+int quota_refuse(struct conn *c, uint64_t tag, const char *key); /* logs and counts; -EDQUOT */
 
 /* listen.c */
 void listen_pause(struct server *s);

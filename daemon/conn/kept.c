@@ -53,7 +53,7 @@ static bool is_used(const struct server *s, uint64_t id) {
 
 struct kept *kept_new(struct conn *c) {
     struct server *s = c->server;
-    uint32_t quota = s->opt.conf->quota_kept_per_uid;
+    uint32_t quota = c->quota.kept_per_uid;
     struct kept *k;
     uint64_t id = 0;
 
@@ -148,7 +148,7 @@ static int replay(struct conn *c, struct kept *k, struct emit_accept *a, uint32_
     struct request *r;
     int ret;
 
-    if (c->user->live >= c->server->opt.conf->quota_requests_per_uid)
+    if (c->user->live >= c->quota.requests_per_uid)
         return -EDQUOT;
     r = calloc(1, sizeof *r);
     if (!r)
@@ -224,7 +224,8 @@ int kept_resume(struct conn *c, const struct glmw_entry *e) {
     else if (ret == -EBUSY && err.code == 0)
         xerr_set(&err, ret, "the daemon has no room for another request now; try again later");
     else if (ret == -EDQUOT)
-        xerr_set(&err, ret, "this user has %u live requests, which is the quota", c->user->live);
+        xerr_set(&err, quota_refuse(c, e->tag, "MaxRequestsPerUid"),
+                 "this user has %u live requests, which is the quota ([Quota] MaxRequestsPerUid)", c->user->live);
     else if (ret == -ENOMEM)
         xerr_set(&err, ret, "the daemon has no memory for another request");
     return request_refuse(c, e->tag, ret, &err);

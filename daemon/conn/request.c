@@ -19,7 +19,6 @@ struct request *request_find(struct conn *c, uint64_t tag) {
 /* 0, or a refusal with its text. */
 static int check_allowed(struct conn *c, const struct glmw_entry *e, const struct bulk *b, struct xerr *err) {
     const struct server *s = c->server;
-    const struct conf *conf = s->opt.conf;
 
     if (s->state == GLMW_STATE_DRAINING)
         return xerr_set(err, -ESHUTDOWN, "the daemon is shutting down and takes no new requests");
@@ -35,12 +34,6 @@ static int check_allowed(struct conn *c, const struct glmw_entry *e, const struc
         return xerr_set(err, -EOPNOTSUPP, "tokenizing was not asked for in the handshake");
     if (c->n_live >= c->limits.max_live)
         return xerr_set(err, -EBUSY, "this connection has %u live requests, which is its limit", c->n_live);
-    if (c->user->live >= conf->quota_requests_per_uid) {
-        struct log_fields f = {.event = LOG_EV_QUOTA, .conn = c->id, .uid = c->user->uid, .tag = e->tag};
-
-        log_full(LOG_LEVEL_NOTICE, &f, &c->user->rate, "request refused: [Quota] MaxRequestsPerUid");
-        return xerr_set(err, -EDQUOT, "this user has %u live requests, which is the quota", c->user->live);
-    }
     if (b)
         return b->kind == GLMW_BULK_PAYLOAD
                    ? 0
@@ -81,6 +74,14 @@ static int take_payload(struct conn *c, const struct glmw_entry *e, struct bulk 
     if (r < 0)
         return xerr_set(err, r, "the request could not be read: %s", strerror(-r));
     return prep_decode(p, err);
+}
+
+/* How long it takes nobody can say; how many are in front, one can. */
+static void no_room(const struct server *s, struct xerr *err) {
+    xerr_set(err, -EBUSY,
+             "the daemon has no room for another request now: %u are live ([Memory] MaxRequests), %u run and %u "
+             "wait for their turn; try again when some have ended",
+             s->n_live, s->status.running, s->status.queued);
 }
 
 static void insert(struct request *r) {
@@ -141,6 +142,9 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     p->owner = r;
     p->op = op_of(e->opcode);
     p->uid = c->user->uid;
+    p->usage = &c->user->usage;
+    p->queued_quota = c->quota.queued_tokens_per_uid;
+    p->kv_quota = c->quota.kv_tokens_per_uid;
     p->quiet = a.quiet;
     p->max_tokens = e->max_tokens;
     p->received_ns = clock_now_ns();
@@ -190,6 +194,8 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
         }
     }
     ret = check_allowed(c, e, b, &err);
+    if (ret == 0)
+        ret = quota_check_submit(c, e->tag, &err);
     if (ret == 0) {
         r = calloc(1, sizeof *r);
         if (r)
@@ -205,7 +211,7 @@ int request_submit(struct conn *c, const struct glmw_entry *e) {
         if (ret == 0)
             return 0;
         if (ret == -EBUSY)
-            xerr_set(&err, ret, "the daemon has no room for another request now; try again later");
+            no_room(c->server, &err);
     }
     if (r)
         prep_req_free(r->prep);
@@ -273,6 +279,8 @@ void request_outcome(struct server *s, struct prep_req *p) {
         emit_stream_fail(s->opt.emit, p->stream, -ECANCELED, NULL);
         break;
     case PREP_FAILED:
+        if (p->over_quota && r->conn)
+            quota_refuse(r->conn, r->tag, p->over_quota);
         emit_stream_fail(s->opt.emit, p->stream, p->error.code, p->error.msg);
         break;
     }

@@ -229,6 +229,12 @@ void server_tick(struct server *s) {
     users_sweep(s);
 }
 
+void server_reload(struct server *s) {
+    for (struct conn *c = s->conns; c; c = c->next)
+        if (c->state != CONN_CLOSING)
+            quota_resolve(s, c->user, c->fd, &c->quota);
+}
+
 void server_set_model(struct server *s, const struct server_model *m) {
     s->model = *m;
     s->has_model = true;

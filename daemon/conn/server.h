@@ -51,6 +51,8 @@ struct server_status {
     uint32_t prefill_mtok_s, decode_mtok_s, load_permille;
 };
 void server_write_status(struct server *s, const struct server_status *st);
+/* The configuration was read again. */
+void server_reload(struct server *s);
 /* Once a second: handshake and queue deadlines, safety nets. */
 void server_tick(struct server *s);
 

@@ -82,8 +82,8 @@ int engine_run(struct engine *e);
 
 /* Takes req until its END event is handed to the sink. When an error is returned there will be no END and the
  * caller answers: -EOVERFLOW the prompt leaves no room in the context, -EINVAL an id, number or stop string
- * out of range, -E2BIG too many stop strings or biases, -EAGAIN queue full, -ESHUTDOWN stopping, -EIO the
- * device is lost. */
+ * out of range, -E2BIG too many stop strings or biases, -EDQUOT the user has too many prompt tokens waiting,
+ * -EFBIG more cache than the user may have, -EAGAIN queue full, -ESHUTDOWN stopping, -EIO the device is lost. */
 int engine_submit(struct engine *e, struct sched_req *req);
 /* Never fails; an unknown or ended stream is ignored. END(-ECANCELED) follows within a step and a slice. */
 void engine_cancel(struct engine *e, struct stream_id id);

@@ -45,12 +45,54 @@ int request_check(const struct engine *e, const struct sched_req *req) {
     return r < 0 ? r : control_check_stops(req);
 }
 
+/* ---- what users have, counted where it changes; relaxed, because nothing else depends on the numbers ---- */
+
+static uint64_t reserved_tokens(const struct engine *e, const struct sched_req *req) {
+    return (uint64_t)req->n_ids + control_limit(req->n_ids, req->max_tokens, e->kc.max_context);
+}
+
+/* Requests are submitted by several workers, one at a time, and taken off by the engine. */
+static int usage_queue(const struct engine *e, const struct sched_req *req) {
+    uint64_t before;
+
+    if (req->kv_quota && reserved_tokens(e, req) > req->kv_quota)
+        return -EFBIG;
+    if (!req->usage)
+        return 0;
+    before = atomic_fetch_add_explicit(&req->usage->queued_tokens, req->n_ids, memory_order_relaxed);
+    if (!req->queued_quota || before + req->n_ids <= req->queued_quota)
+        return 0;
+    atomic_fetch_sub_explicit(&req->usage->queued_tokens, req->n_ids, memory_order_relaxed);
+    return -EDQUOT;
+}
+
+static void usage_unqueue(const struct sched_req *req) {
+    if (req->usage && !FAULT(usage_not_released))
+        atomic_fetch_sub_explicit(&req->usage->queued_tokens, req->n_ids, memory_order_relaxed);
+}
+
+/* Before the END event is published: afterwards the counters may be gone. */
+static void usage_release(const struct engine *e, const struct sched_req *req, bool admitted) {
+    if (!admitted)
+        usage_unqueue(req);
+    else if (req->usage)
+        atomic_fetch_sub_explicit(&req->usage->kv_tokens, reserved_tokens(e, req), memory_order_relaxed);
+}
+
+static void usage_admit(const struct engine *e, const struct sched_req *req) {
+    usage_unqueue(req);
+    if (req->usage)
+        atomic_fetch_add_explicit(&req->usage->kv_tokens, reserved_tokens(e, req), memory_order_relaxed);
+}
+
 /* Counting oneself in before looking at the flags, while the engine looks at them before the count, leaves no
  * moment in which a request is accepted after the engine decided that nobody is left. */
 int engine_submit(struct engine *e, struct sched_req *req) {
     uint32_t before;
     int r = request_check(e, req);
 
+    if (r == 0)
+        r = usage_queue(e, req);
     if (r < 0)
         return r;
     before = atomic_fetch_add(&e->live, 1); /* L1: pairs with L2 in engine_run() */
@@ -61,6 +103,7 @@ int engine_submit(struct engine *e, struct sched_req *req) {
     else if (before >= e->opt.max_streams)
         r = -EAGAIN;
     if (r < 0) {
+        usage_unqueue(req);
         atomic_fetch_sub(&e->live, 1);
         inbox_wake(&e->inbox); /* the engine may have waited for this count */
         return r;
@@ -123,6 +166,7 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     ev->status = status;
     ev->token = token;
     usage_fill(e, st, &ev->u.usage, e->now_ns);
+    usage_release(e, st->req, st->seq != ENGINE_NONE);
     if (st->seq != ENGINE_NONE)
         seq_release(e, st->seq);
     else
@@ -147,6 +191,7 @@ void streams_end_all(struct engine *e, enum stream_reason reason, int status) {
         struct stream_event *ev;
 
         next = req->next;
+        usage_unqueue(req);
         ev = event_push(e, req->stream, STREAM_EV_END, e->now_ns);
         ev->reason = (uint16_t)reason;
         ev->status = status;
@@ -165,6 +210,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
         .prompt_tokens = req->n_ids,
         .budget_tokens = control_limit(req->n_ids, req->max_tokens, e->kc.max_context),
         .deadline_ns = req->deadline_ns ? req->deadline_ns : SCHED_NEVER,
+        .user_tokens = req->kv_quota,
     };
     struct stream_event *ev;
     int r;
@@ -180,6 +226,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
     } else {
         r = -EEXIST; /* the caller used an index twice: its fault must not hurt the stream that has it */
     }
+    usage_unqueue(req);
     ev = event_push(e, req->stream, STREAM_EV_END, e->now_ns);
     ev->reason = STREAM_END_ERROR;
     ev->status = r;
@@ -258,6 +305,7 @@ void streams_admit(struct engine *e) {
         q->deferred = false;
         control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
         st->seq = i;
+        usage_admit(e, st->req);
         event_progress(e, stream, 0, 0);
         e->queue_dirty = true;
     }

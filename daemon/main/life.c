@@ -241,6 +241,7 @@ static void reload(struct daemon *d) {
         changed = conf_reload(&d->conf, c, restart, sizeof restart);
         log_set_level((enum log_level)d->conf.log_level);
         prep_set_max_prompt(d->prep, d->conf.max_prompt_bytes);
+        server_reload(d->server);
         log_notice("configuration read again: %d values changed", changed);
         if (restart[0])
             log_warning("these keys need a restart to change: %s", restart);

@@ -86,6 +86,20 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
         xerr_set(&r->error, status, "the prompt of %u tokens is longer than the context of %u tokens",
                  r->n_ids, m->context_tokens);
         break;
+    case -EDQUOT:
+        r->over_quota = "MaxQueuedPromptTokensPerUid";
+        xerr_set(&r->error, status,
+                 "with its prompt of %u tokens this user would have more than %llu tokens waiting to be read, "
+                 "which is the quota ([Quota] MaxQueuedPromptTokensPerUid)",
+                 r->n_ids, (unsigned long long)r->queued_quota);
+        break;
+    case -EFBIG:
+        r->over_quota = "MaxKVTokensPerUid";
+        xerr_set(&r->error, -EDQUOT,
+                 "prompt and longest answer need %llu tokens of the cache, and this user may have %llu ([Quota] "
+                 "MaxKVTokensPerUid)",
+                 (unsigned long long)r->n_ids + r->max_tokens, (unsigned long long)r->kv_quota);
+        break;
     case -EAGAIN:
         xerr_set(&r->error, -EBUSY, "too many requests are waiting already; try again later");
         break;

@@ -38,6 +38,8 @@ struct prep_req {
     enum prep_op op;
     struct stream_id stream;
     uint32_t uid;
+    struct sched_usage *usage; /* of the user */
+    uint64_t queued_quota, kv_quota; /* tokens of the user; 0 = no limit */
     bool quiet;
     uint32_t max_tokens; /* 0 = no wish */
     uint64_t received_ns, deadline_ns;
@@ -65,6 +67,7 @@ struct prep_req {
 
     enum prep_outcome outcome;
     struct xerr error;
+    const char *over_quota; /* the key of [Quota] that refused it */
 };
 
 struct prep_req *prep_req_free(struct prep_req *r); /* NULL ok; frees payload and everything made */

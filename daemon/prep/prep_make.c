@@ -392,6 +392,12 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
     r->sched.ids = r->ids;
     r->sched.n_ids = r->n_ids;
     r->sched.max_tokens = r->max_tokens;
+    r->sched.usage = r->usage;
+    r->sched.queued_quota = r->queued_quota;
+    r->sched.kv_quota = r->kv_quota;
+    /* whoever states no longest answer gets what the quota leaves, not a refusal */
+    if (!r->max_tokens && r->kv_quota > r->n_ids && r->kv_quota < m->context_tokens)
+        r->sched.max_tokens = (uint32_t)(r->kv_quota - r->n_ids);
     r->sched.in_reasoning = r->thinking_open;
     r->sched.quiet = r->quiet;
     r->sched.received_ns = r->received_ns;

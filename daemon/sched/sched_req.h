@@ -33,9 +33,18 @@ struct sched_sampling {
     uint32_t n_bias;
 };
 
+/* What one user has with the engine, in tokens: prompts that wait to be read, and cache reserved by requests
+ * that run. The engine counts, anybody may look; conn owns it for as long as a request of the user lives. */
+struct sched_usage {
+    _Atomic uint64_t queued_tokens, kv_tokens;
+};
+
 struct sched_req {
     struct stream_id stream;
     uint32_t uid;
+    struct sched_usage *usage; /* of the user; NULL = nobody counts */
+    uint64_t queued_quota;     /* most tokens of it; 0 = no limit */
+    uint64_t kv_quota;
     const uint32_t *ids; /* the prompt */
     uint32_t n_ids;
     uint32_t max_tokens; /* 0 = what the context still takes */

@@ -28,6 +28,8 @@ struct account {
     uint64_t served;
     uint64_t touched; /* order number of its last change */
     uint64_t trial;   /* scratch of sched_positions */
+    uint64_t reserved; /* prompt and budget of its running jobs */
+    uint64_t held;     /* number of the look at the queue that found it over its quota */
 };
 
 struct sched {
@@ -39,7 +41,7 @@ struct sched {
     uint32_t *scratch;        /* [max_jobs] */
     uint32_t n_accounts, n_queue, n_running;
     uint32_t free_pages, free_slots;
-    uint64_t order;
+    uint64_t order, looks;
     uint64_t floor; /* what an account is lifted to when its user becomes active */
 };
 
@@ -106,8 +108,12 @@ static struct entry *entry_of(const struct sched *s, uint32_t job) {
     return &s->entries[job];
 }
 
+static uint64_t job_tokens(const struct sched_job *j) {
+    return (uint64_t)j->prompt_tokens + j->budget_tokens;
+}
+
 static uint64_t pages_for(const struct sched *s, const struct sched_job *j) {
-    uint64_t tokens = (uint64_t)j->prompt_tokens + j->budget_tokens;
+    uint64_t tokens = job_tokens(j);
 
     if (FAULT(sched_pages_round_down))
         return tokens / s->cfg.page_tokens ? tokens / s->cfg.page_tokens : 1;
@@ -166,7 +172,7 @@ int sched_add(struct sched *s, uint32_t job, const struct sched_job *j, uint64_t
     e = &s->entries[job];
     if (e->state != SCHED_FREE)
         return -EEXIST;
-    if (pages_for(s, j) > s->cfg.n_pages)
+    if (pages_for(s, j) > s->cfg.n_pages || (j->user_tokens && job_tokens(j) > j->user_tokens))
         return -E2BIG;
     floor_update(s);
     *e = (struct entry){ .job = *j, .state = SCHED_QUEUED, .left = j->prompt_tokens, .waiting_ns = now_ns };
@@ -199,6 +205,7 @@ void sched_remove(struct sched *s, uint32_t job) {
         list_remove(s->running, &s->n_running, job);
         s->free_pages += e->pages;
         s->free_slots++;
+        a->reserved -= job_tokens(&e->job);
         a->served -= e->left; /* charged at admission, never read */
     }
     a->jobs--;
@@ -206,18 +213,25 @@ void sched_remove(struct sched *s, uint32_t job) {
     memset(e, 0, sizeof *e);
 }
 
-/* Place in the queue of the job whose turn it is: the least served user's oldest. */
-static uint32_t queue_head(const struct sched *s) {
-    uint32_t best = 0;
+/* Place in the queue of the job whose turn it is: the oldest of the least served user that is within its
+ * quota. -EAGAIN: there is none. */
+static int queue_head(struct sched *s, uint32_t *ret) {
+    const struct account *best = NULL;
 
-    for (uint32_t i = 1; i < s->n_queue; i++) {
-        const struct account *a = &s->accounts[s->entries[s->queue[i]].account];
-        const struct account *b = &s->accounts[s->entries[s->queue[best]].account];
+    s->looks++;
+    for (uint32_t i = 0; i < s->n_queue; i++) {
+        const struct sched_job *j = &s->entries[s->queue[i]].job;
+        struct account *a = &s->accounts[s->entries[s->queue[i]].account];
 
-        if (a->served < b->served)
-            best = i;
+        if (j->user_tokens && !FAULT(sched_no_quota) &&
+            (a->reserved > j->user_tokens || job_tokens(j) > j->user_tokens - a->reserved))
+            a->held = s->looks;
+        if (a->held == s->looks || (best && a->served >= best->served))
+            continue;
+        best = a;
+        *ret = i;
     }
-    return best;
+    return best ? 0 : -EAGAIN;
 }
 
 int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
@@ -227,7 +241,8 @@ int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
 
     if (!s->n_queue || s->n_running == s->cfg.max_running || !s->free_slots)
         return -EAGAIN;
-    at = queue_head(s);
+    if (queue_head(s, &at) < 0)
+        return -EAGAIN;
     job = s->queue[at];
     e = &s->entries[job];
     pages = pages_for(s, &e->job);
@@ -245,6 +260,7 @@ int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
     /* The prompt is charged now: otherwise one user's burst would be admitted whole before the first of its
      * tokens counts. */
     s->accounts[e->account].served += e->job.prompt_tokens;
+    s->accounts[e->account].reserved += job_tokens(&e->job);
     *ret_job = job;
     return 0;
 }

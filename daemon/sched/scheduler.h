@@ -14,7 +14,8 @@
  * Fairness is by tokens, not by requests: every user id carries the tokens served to it, the queued job of
  * the least served user goes first, and a user who comes back cannot spend an old lead (its account is
  * lifted to the least served active user's). Nobody overtakes a job that waits for pages: a stream of small
- * jobs would keep a large one out for ever. */
+ * jobs would keep a large one out for ever. A job that waits for its own user's quota holds up that user's
+ * later jobs for the same reason, and nobody else's. */
 #ifndef GLMD_SCHED_H
 #define GLMD_SCHED_H
 
@@ -44,6 +45,7 @@ struct sched_job {
     uint32_t prompt_tokens; /* > 0 */
     uint32_t budget_tokens; /* output at most; prompt + budget is reserved */
     uint64_t deadline_ns;   /* SCHED_NEVER = none */
+    uint64_t user_tokens;   /* most that running jobs of its user may reserve, this one included; 0 = no limit */
 };
 
 struct sched_counts {

@@ -129,7 +129,7 @@ START_TEST(dropins_in_order_of_name) {
     ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
     ck_assert_uint_eq(c.threads, 3);
     ck_assert_uint_eq(c.context_tokens, 0); /* an empty value gives the default back */
-    ck_assert_uint_eq(c.quota_requests_per_uid, 9);
+    ck_assert_uint_eq(c.quota.requests_per_uid, 9);
     ck_assert_int_eq(conf_set(&c, "Model", "Threads", "5", "--threads", &err), 0);
     ck_assert_int_eq(conf_set(&c, "Model", "Nothing", "5", "--threads", &err), -EINVAL);
     conf_print_merged(&c, f);

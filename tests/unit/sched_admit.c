@@ -37,6 +37,14 @@ static int add(struct fix *f, uint32_t job, uint32_t uid, uint32_t prompt, uint3
     return sched_add(f->s, job, &j, 0);
 }
 
+static int add_within(struct fix *f, uint32_t job, uint32_t uid, uint32_t prompt, uint32_t budget,
+                      uint64_t user_tokens) {
+    struct sched_job j = { .uid = uid, .prompt_tokens = prompt, .budget_tokens = budget,
+                           .deadline_ns = SCHED_NEVER, .user_tokens = user_tokens };
+
+    return sched_add(f->s, job, &j, 0);
+}
+
 static uint32_t admit(struct fix *f) {
     uint32_t job = UINT32_MAX;
 
@@ -88,6 +96,36 @@ START_TEST(test_pages) {
     sched_get_counts(f.s, &c);
     ck_assert_uint_eq(c.free_pages, 4);
     ck_assert_uint_eq(c.free_slots, 8);
+    fix_close(&f);
+}
+END_TEST
+
+/* A user's own quota holds up that user alone, in order, and is given back whole. */
+START_TEST(test_user_tokens) {
+    struct fix f;
+
+    fix_open(&f, 16, 16, 100, 16);
+    ck_assert_int_eq(add_within(&f, 0, 1, 600, 401, 1000), -E2BIG);
+    for (int round = 0; round < 3; round++) {
+        ck_assert_int_eq(add_within(&f, 0, 1, 400, 200, 1000), 0);
+        ck_assert_int_eq(add_within(&f, 1, 1, 400, 1, 1000), 0);
+        ck_assert_int_eq(add_within(&f, 2, 1, 10, 10, 1000), 0); /* would fit, but came later */
+        ck_assert_int_eq(add_within(&f, 3, 2, 500, 500, 1000), 0);
+        ck_assert_int_eq(add(&f, 4, 3, 5000, 500), 0);
+        for (uint32_t n = 0, job; n < 3; n++) {
+            job = admit(&f);
+            ck_assert_msg(job == 0 || job == 3 || job == 4, "job %u", job);
+        }
+        ck_assert_uint_eq(admit(&f), UINT32_MAX);
+        sched_remove(f.s, 3); /* somebody else's */
+        ck_assert_uint_eq(admit(&f), UINT32_MAX);
+        sched_remove(f.s, 0);
+        ck_assert_uint_eq(admit(&f), 1);
+        ck_assert_uint_eq(admit(&f), 2);
+        ck_assert_uint_eq(admit(&f), UINT32_MAX);
+        for (uint32_t i = 1; i < 5; i++)
+            sched_remove(f.s, i);
+    }
     fix_close(&f);
 }
 END_TEST
@@ -365,6 +403,7 @@ int main(void) {
     tcase_add_test(tc, test_bad);
     tcase_add_test(tc, test_pages);
     tcase_add_test(tc, test_slots);
+    tcase_add_test(tc, test_user_tokens);
     tcase_add_test(tc, test_no_overtaking);
     tcase_add_test(tc, test_shares);
     tcase_add_test(tc, test_no_hoarding);
