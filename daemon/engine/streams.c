@@ -248,7 +248,7 @@ void streams_take(struct engine *e) {
         stream_open(e, req);
         look = true;
     }
-    if (cancels == e->seen_cancels && !look)
+    if ((cancels == e->seen_cancels && !look) || (FAULT(cancel_after_chunk) && e->fill.active))
         return;
     e->seen_cancels = cancels;
     for (uint32_t i = 0; i < e->opt.max_streams; i++)
@@ -262,6 +262,8 @@ void streams_expire(struct engine *e) {
     if (atomic_load_explicit(&e->stopping, memory_order_acquire) &&
         atomic_load_explicit(&e->stop_deadline_ns, memory_order_relaxed) <= e->now_ns)
         streams_end_all(e, STREAM_END_DRAIN, -ESHUTDOWN);
+    if (FAULT(deadline_after_chunk) && e->fill.active)
+        return;
     while (sched_pick_expired(e->sched, e->now_ns, &stream) == 0)
         stream_end(e, stream, STREAM_END_DEADLINE, -ETIMEDOUT, UINT32_MAX);
 }
