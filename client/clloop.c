@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -118,13 +119,26 @@ static void run_async(glmd_conn *c) {
     }
 }
 
+/* Which of the four descriptors have something: one call where most wake-ups are bells, instead of a vain read
+ * of each other. All of them when the kernel does not say. */
+static bool is_ready(const struct epoll_event *ev, int n, int fd) {
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.fd == fd)
+            return true;
+    return n < 0;
+}
+
 static int dispatch(glmd_conn *c) {
+    struct epoll_event ev[4];
     cl_release(c);
+    int n = epoll_wait(c->fd_epoll, ev, sizeof ev / sizeof ev[0], 0);
     /* the pipe before the ring: a bell for a record that is taken below must not stay behind */
-    bool pipe_open = drain(c->fd_pipe);
-    run_async(c);
-    on_timer(c);
-    if (!c->socket_done)
+    bool pipe_open = !is_ready(ev, n, c->fd_pipe) || drain(c->fd_pipe);
+    if (is_ready(ev, n, c->fd_wake))
+        run_async(c);
+    if (is_ready(ev, n, c->fd_timer))
+        on_timer(c);
+    if (!c->socket_done && (!pipe_open || is_ready(ev, n, c->fd_sock)))
         cl_socket_read(c); /* also behind a closed pipe: it may hold the reason */
     if (!pipe_open)
         cl_die(c, -EPIPE, "the daemon closed the connection or ended");
