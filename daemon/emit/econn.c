@@ -58,6 +58,26 @@ void econn_unlock(struct emit_conn *c) {
         e->opt.kick(e->opt.ctx);
 }
 
+/* Measured by `make bench-ipc` on a guest of two cores: a token from its event to its record, and a bell for a
+ * client that sleeps. */
+enum { TOKEN_NS = 170, BELL_NS = 8000 };
+
+void econn_live_more(struct emit_conn *c) {
+    uint32_t before = atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
+
+    atomic_fetch_add_explicit(&c->e->step_ns, TOKEN_NS + (before == 0 && c != c->e->depot ? BELL_NS : 0),
+                              memory_order_relaxed);
+}
+
+void econn_live_less(struct emit_conn *c) {
+    uint32_t before = atomic_fetch_sub_explicit(&c->live, 1, memory_order_relaxed);
+
+    if (FAULT(emit_load_leaks))
+        return;
+    atomic_fetch_sub_explicit(&c->e->step_ns, TOKEN_NS + (before == 1 && c != c->e->depot ? BELL_NS : 0),
+                              memory_order_relaxed);
+}
+
 static void set_error(struct emit_conn *c, int error) {
     int none = 0;
 

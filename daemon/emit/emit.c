@@ -21,7 +21,8 @@ enum {
     STORE_DEFAULT = 64 << 10,
     BATCH = 64,
     HANDOVER_MIN = 4096,
-    CALLED_NS = 30000
+    CALLED_NS = 30000,
+    INLINE_STEP_NS = 20000 /* of the engine's time, for a step: what would take more is handed over */
 };
 
 static uint32_t pow2_at_least(uint64_t n) {
@@ -200,6 +201,7 @@ static void hand_over(struct emit *e, const struct stream_event *ev) {
 
 static bool publishes_itself(struct emit *e) {
     return atomic_load_explicit(&e->n_conns, memory_order_relaxed) <= e->opt.inline_conns &&
+           atomic_load_explicit(&e->step_ns, memory_order_relaxed) <= INLINE_STEP_NS &&
            spsc_is_drained(&e->handover);
 }
 

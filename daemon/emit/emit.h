@@ -5,8 +5,9 @@
  *
  * Who publishes: a connection has one publishing right (a word, held for microseconds). The io thread and
  * the emit thread wait for it; the engine thread only tries, and hands what it could not publish to the emit
- * thread, as it does with everything when more than `inline_conns` connections are open or the emit thread
- * still has work: so records of a stream keep their order whoever writes them, and the engine never waits.
+ * thread, as it does with everything when more than `inline_conns` connections are open, when the bells and
+ * records of a step would take it more than 20 us, or when the emit thread still has work: so records of a
+ * stream keep their order whoever writes them, and the engine never waits.
  *
  * A *kept* stream has a store: the last of its records stay there, so that another tag, on another connection
  * as a rule, can get them again and go on from there. Its client gone, it goes on and fills the store.

@@ -143,6 +143,9 @@ struct emit {
     _Atomic uint32_t engine_in, emit_in; /* odd while that thread may hold a connection's address */
     uint32_t free_hint;                  /* io: where to look for a free slot */
     _Atomic uint32_t n_conns;
+    /* What a step in which every live stream gets a token would cost the engine if it published that itself: an
+     * estimate from the numbers of streams and of connections that have any (econn_live_more). */
+    _Atomic uint32_t step_ns;
     _Atomic uint32_t retired; /* newest first, NO_STREAM = none */
 
     uint64_t publish_calls; /* engine thread */
@@ -167,6 +170,9 @@ void econn_publish(struct emit_conn *c);
 uint32_t econn_room(const struct emit_conn *c);
 uint64_t econn_text_room(const struct emit_conn *c);
 bool econn_is_gone(const struct emit_conn *c); /* closing or broken: put nothing */
+/* A stream more or less that may put records there. */
+void econn_live_more(struct emit_conn *c);
+void econn_live_less(struct emit_conn *c);
 /* Copies text into the arena. False: no room. */
 bool econn_text(struct emit_conn *c, const void *text, uint32_t len, uint32_t *ret_off);
 void econn_put(struct emit_conn *c, const void *slot64); /* the caller checked the room */

@@ -173,7 +173,7 @@ void emit_start_stream(struct emit_stream *s, struct emit_conn *c, const struct 
     if (s->next_gen == 0)
         s->next_gen = 1;
     atomic_store_explicit(&s->gen, s->next_gen++, memory_order_release);
-    atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
+    econn_live_more(c);
 }
 
 void emit_put_accepted(struct emit_conn *c, const struct emit_accept *a, uint32_t seq) {

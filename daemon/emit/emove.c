@@ -58,8 +58,8 @@ void emit_stream_detach(struct emit *e, struct stream_id id, int status, const c
         goes_on = s->state != STREAM_REPLAY;
         if (goes_on) {
             estream_unlink(s);
-            atomic_fetch_sub_explicit(&c->live, 1, memory_order_relaxed);
-            atomic_fetch_add_explicit(&e->depot->live, 1, memory_order_relaxed);
+            econn_live_less(c);
+            econn_live_more(e->depot);
             s->conn = e->depot;
         } else {
             estream_retire(s);
@@ -114,7 +114,7 @@ static int promise(struct emit_conn *c, const struct emit_accept *a, uint32_t se
         r = -ENOBUFS;
     } else {
         emit_put_accepted(c, a, seq);
-        atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
+        econn_live_more(c);
     }
     econn_settle(c);
     econn_unlock(c);
@@ -141,7 +141,7 @@ int emit_stream_attach(struct emit_conn *c, struct stream_id id, const struct em
     pthread_mutex_lock(&e->moving);
     econn_lock(e->depot);
     estream_unlink(s);
-    atomic_fetch_sub_explicit(&e->depot->live, 1, memory_order_relaxed);
+    econn_live_less(e->depot);
     s->conn = c;
     econn_unlock(e->depot);
     pthread_mutex_unlock(&e->moving);

@@ -348,7 +348,7 @@ void estream_retire(struct emit_stream *s) {
 
     s->state = STREAM_DONE;
     estream_unlink(s);
-    atomic_fetch_sub_explicit(&c->live, 1, memory_order_relaxed);
+    econn_live_less(c);
     do
         atomic_store_explicit(&s->next_retired, head, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&e->retired, &head, s->index, memory_order_release,
