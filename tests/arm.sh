@@ -34,7 +34,7 @@ fi
 export PKG_CONFIG_SYSROOT_DIR=$root
 export PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig
 flags="-L$root/usr/lib/aarch64-linux-gnu -L$root/lib/aarch64-linux-gnu -Wl,-rpath-link,$root/usr/lib/aarch64-linux-gnu:$root/lib/aarch64-linux-gnu"
-make --no-print-directory CROSS=aarch64-linux-gnu- CFLAGS="-O2 -g -isystem $root/usr/include" LDFLAGS="$flags" WERROR=1 tests || exit 1
+make --no-print-directory CROSS=aarch64-linux-gnu- CFLAGS="-O2 -g -DTEST_EMULATED -isystem $root/usr/include" LDFLAGS="$flags" WERROR=1 tests || exit 1
 
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || { echo "arm.sh: qemu-aarch64 is missing" >&2; exit 1; }
 export QEMU_LD_PREFIX=$root GLMD_TEST_RUN="$qemu -L $root"

@@ -13,8 +13,9 @@
 #include "evalgold.h"
 #include "leakcheck.h"
 
-/* The thread sanitizer costs a factor of thirty: there the same paths are walked with less. */
-#if defined(__SANITIZE_THREAD__)
+/* The thread sanitizer and an emulated processor (set by tests/arm.sh) cost a factor of thirty: there the same
+ * paths are walked with less. */
+#if defined(__SANITIZE_THREAD__) || defined(TEST_EMULATED)
 enum { SLOW = 1 };
 #else
 enum { SLOW = 0 };
@@ -330,7 +331,7 @@ END_TEST
 /* A prompt of 8,000 tokens is read beside a running stream: nobody waits for the whole of it. Which gap is
  * longest depends on the machine; that none is a large part of the prompt's time does not. */
 START_TEST(test_gaps_beside_prompt) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(TEST_EMULATED)
     enum { N = 192, CHUNK = 64 };
 #elif defined(__SANITIZE_ADDRESS__)
     enum { N = 1024, CHUNK = 0 };
