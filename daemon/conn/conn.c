@@ -15,8 +15,9 @@ enum { MAX_EDGES_PER_SEC = 1000, MAX_FAULTS = 10 };
 void conn_log(struct conn *c, enum log_level level, enum log_event ev, const char *text) {
     struct log_fields f = {.event = ev, .conn = c->id, .uid = c->user->uid};
 
-    log_full(level, &f, level == LOG_LEVEL_DEBUG ? &c->user->debug_rate : &c->user->rate, "%s (process %u)",
-             text, c->pid);
+    struct log_rate *rate = level == LOG_LEVEL_DEBUG ? &c->user->debug_rate : &c->user->rate;
+
+    log_full(level, &f, FAULT(conn_log_unlimited) ? NULL : rate, "%s (process %u)", text, c->pid);
 }
 
 int conn_send(struct conn *c, struct hello_msg *msg, const int *fds, unsigned n_fds) {
@@ -149,10 +150,11 @@ static void on_bell(void *ctx, unsigned events) {
         c->edges_since_ns = now;
         c->edges = 0;
     }
-    /* a flood of bells without entries costs its sender, not us: its entries are found on a timer then */
-    if (++c->edges > MAX_EDGES_PER_SEC && loop_pause(c->server->opt.loop, c->bell_source, true) == 0) {
+    /* A flood of bells without entries costs its sender, not us: for the rest of the second every further
+     * bell puts it out of our sight for a moment, and its entries are found on a timer. */
+    if (++c->edges > MAX_EDGES_PER_SEC && !FAULT(conn_bells_unbounded) &&
+        loop_pause(c->server->opt.loop, c->bell_source, true) == 0) {
         c->paused_until_ns = now + 10 * CLOCK_NS_PER_MS;
-        c->edges = 0;
         loop_timer_set(c->server->resume_bells, c->paused_until_ns);
         return;
     }

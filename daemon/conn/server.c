@@ -169,8 +169,11 @@ bool server_turn(struct server *s) {
     if (s->any_ready) {
         s->any_ready = false;
         for (struct conn *c = s->conns; c; c = c->next)
-            if (c->ready)
+            while (c->ready) {
                 conn_drain(c);
+                if (!FAULT(conn_drains_without_end))
+                    break;
+            }
     }
     return s->any_ready || atomic_load_explicit(&s->woken, memory_order_relaxed);
 }
