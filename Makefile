@@ -197,7 +197,8 @@ $(O)/glmd.pc: client/glmd.pc.in Makefile
 # Tests. tests/unit/NAME.c -> one Check program each; tests/bench/NAME.c -> one program each.
 TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
 TEST_PKG := check jansson liburing libsystemd libpcre2-8
-UNIT  := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
+# a cross build has no screen
+UNIT  := $(filter-out $(if $(CROSS),examples_window),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c tests/lib/failwrap.c,$(wildcard tests/lib/*.c)))
 
@@ -232,11 +233,12 @@ include tests/tests.mk
 # ---------------------------------------------------------------------------------------------------
 # Examples: built as a user builds them, against the shared library, which exports nothing but glmd.h. Each has its
 # own packages, which a cross build lacks.
-EXAMPLES := poll glmd_epoll $(if $(CROSS),,glmd_uv glmd_glib)
+EXAMPLES := poll glmd_epoll $(if $(CROSS),,glmd_uv glmd_glib glmd_window)
 EX_OBJ   := $(O)/obj/client/examples
 ex_pkg_glmd_uv     := libuv
 ex_pkg_glmd_glib   := glib-2.0
 ex_pkg_glmd_source := glib-2.0
+ex_pkg_glmd_window := gtk+-3.0
 
 .PHONY: examples
 .SECONDARY: $(patsubst client/examples/%.c,$(EX_OBJ)/%.o,$(wildcard client/examples/*.c))
@@ -249,7 +251,7 @@ $(EX_OBJ)/%.o: client/examples/%.c Makefile
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(if $(SAN),-O1) $(WARN) $(SANF) $(addprefix -I,$(inc_client/examples)) \
 	    $(patsubst -I%,-isystem %,$(if $(ex_pkg_$*),$(call pc_cflags,$(ex_pkg_$*)))) -c -o $@ $<
 $(O)/examples/glmd_epoll $(O)/examples/glmd_uv $(O)/examples/glmd_glib: $(EX_OBJ)/ask.o
-$(O)/examples/glmd_glib: $(EX_OBJ)/glmd_source.o
+$(O)/examples/glmd_glib $(O)/examples/glmd_window: $(EX_OBJ)/glmd_source.o
 $(O)/examples/%: $(EX_OBJ)/%.o $(O)/libglmd.so
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)

@@ -17,7 +17,7 @@
 
 #include <glmd.h>
 
-#define ASK_CONNS 8
+#define ASK_CONNS   8
 #define ASK_ANSWERS 64
 #define ASK_AT_ONCE 64 /* events taken before the other sources of the loop get their turn */
 

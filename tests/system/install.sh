@@ -64,7 +64,7 @@ for c in "$ex"/*.c; do
     n=$((n + 1))
     (cd "$ex" && unset PKG_CONFIG_SYSROOT_DIR && export PKG_CONFIG_PATH=$dir/pc && eval "${how/cc -o /gcc -Wall -Werror -o ../}") || say "${c##*/} does not build by: $how"
 done
-[ "$n" -ge 4 ] || say "found $n commands in $ex"
+[ "$n" -ge 5 ] || say "found $n commands in $ex"
 LD_LIBRARY_PATH=$usr/lib "$ex/glmd_asyncio.py" --help >"$dir/log" || say "glmd_asyncio.py --help failed"
 
 "$usr/sbin/glmd" --model build/models/nano --context 4096 --socket "$dir/sock" >"$dir/log" 2>&1 &

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The examples of client/examples, each in its own event loop, against a real daemon: the text is the daemon's,
- * Ctrl-C cancels, a daemon's death is told, nobody spins, and other sources of the loop are not starved. */
+/* The examples of client/examples, each in its own event loop, against a real daemon: the text is the
+ * daemon's, Ctrl-C cancels, a daemon's death is told, nobody spins, and other sources of the loop are not
+ * starved. */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
@@ -12,13 +13,9 @@
 
 #include "clienttest.h"
 #include "daemonfix.h"
+#include "examplefix.h"
 #include "leakcheck.h"
 #include "runprog.h"
-
-/* Of nano's vocabulary: 4082 ends the reasoning, 4060 ends the turn. */
-#define THOUGHT "39 334 593 4082 "
-#define SKY     "712 1168 88 318 876 461 585 43 762 518 271 264 290 13 "
-static const char text[] = "The sky is blue.\nLight from the sun.";
 
 static const char *const programs[] = {TEST_BUILD "/examples/glmd_epoll", TEST_BUILD "/examples/glmd_uv",
                                        TEST_BUILD "/examples/glmd_glib", "client/examples/glmd_asyncio.py"};
@@ -28,18 +25,8 @@ static int n_programs(void) {
     return getenv("GLMD_EMULATED") ? 1 : 4;
 }
 
-static void start_daemon(struct daemonfix *f, const char *script) {
-    char all[2048];
-
-    daemonfix_init(f);
-    snprintf(all, sizeof all, "model %s/nano\nloop\n%s", daemonfix_models(), script);
-    if (daemonfix_models()[0] != '/')
-        snprintf(all, sizeof all, "model %s/%s/nano\nloop\n%s", getenv("PWD"), daemonfix_models(), script);
-    daemonfix_script(f, all);
-    daemonfix_start(f, NULL);
-}
-
-/* The sanitizer of this program, if it has one: a library made for it cannot be loaded into a Python without. */
+/* The sanitizer of this program, if it has one: a library made for it cannot be loaded into a Python without.
+ */
 static void preload(char *ret, size_t size) {
     FILE *o = fopen("/proc/self/maps", "re");
     char line[512], *at;
@@ -99,11 +86,12 @@ static void expect_answers(const struct runprog *p, int from, int to) {
 
     for (int i = from; i <= to; i++) {
         lines_of(p->out_text, i, got);
-        ck_assert_msg(strcmp(got, text) == 0, "answer %d is \"%s\" in \"%s\"", i, got, p->out_text);
+        ck_assert_msg(strcmp(got, EXAMPLE_TEXT) == 0, "answer %d is \"%s\" in \"%s\"", i, got, p->out_text);
     }
 }
 
-static void loop_numbers(const struct runprog *p, unsigned long *ret_takes, unsigned long *ret_ticks, long *ret_ms) {
+static void loop_numbers(const struct runprog *p, unsigned long *ret_takes, unsigned long *ret_ticks,
+                         long *ret_ms) {
     const char *at = strstr(p->err_text, ": ");
 
     while (at && sscanf(at, ": %lu dispatches, %lu ticks, %ld ms", ret_takes, ret_ticks, ret_ms) != 3)
@@ -118,16 +106,17 @@ START_TEST(text_is_the_daemons) {
     struct runprog p;
     glmd_conn *c;
 
-    start_daemon(&f, "step-us 2000\nrequest\ntokens " THOUGHT SKY "4060\n");
+    example_daemon(&f, "step-us 2000\nrequest\ntokens " THOUGHT SKY "4060\n");
     c = daemonfix_connect(&f, NULL);
     answer_submit(c, &a, request_text(c, "x"));
     answers_wait(c, &a, 1, 10000);
-    ck_assert_str_eq(a.content, text);
+    ck_assert_str_eq(a.content, EXAMPLE_TEXT);
     glmd_close(c);
 
     start_program(&p, _i, (const char *const[]){"-s", f.socket, "Why?", NULL});
     ck_assert_int_eq(runprog_finish(&p), 0);
-    ck_assert_msg(strncmp(p.out_text, text, strlen(text)) == 0 && strcmp(p.out_text + strlen(text), "\n") == 0,
+    ck_assert_msg(strncmp(p.out_text, EXAMPLE_TEXT, strlen(EXAMPLE_TEXT)) == 0 &&
+                      strcmp(p.out_text + strlen(EXAMPLE_TEXT), "\n") == 0,
                   "\"%s\" / %s", p.out_text, p.err_text);
     ck_assert_str_eq(p.err_text, "");
 
@@ -151,7 +140,7 @@ START_TEST(interrupt_cancels) {
     uint64_t until;
     glmd_conn *c;
 
-    start_daemon(&f, "step-us 2000\nrequest\ntokens 4082 " SKY "43\nrepeat\n");
+    example_daemon(&f, "step-us 2000\nrequest\ntokens 4082 " SKY "198\nrepeat\n");
     c = daemonfix_connect(&f, NULL);
     start_program(&p, _i, (const char *const[]){"-s", f.socket, "a", "b", NULL});
     runprog_expect(&p, "1: Light from the sun."); /* long before the end */
@@ -174,7 +163,7 @@ START_TEST(death_is_told) {
     struct daemonfix f;
     struct runprog p;
 
-    start_daemon(&f, "step-us 2000\nrequest\ntokens 4082 " SKY "43\nrepeat\n");
+    example_daemon(&f, "step-us 2000\nrequest\ntokens 4082 " SKY "198\nrepeat\n");
     start_program(&p, _i, (const char *const[]){"-s", f.socket, "a", "b", NULL});
     runprog_expect(&p, "2: Light from the sun.");
     kill(f.pid, SIGKILL);
@@ -194,8 +183,8 @@ START_TEST(two_connections_in_one_loop) {
     struct daemonfix f[2];
     struct runprog p;
 
-    start_daemon(&f[0], "step-us 20000\nrequest\ntokens 4082 " SKY "4060\n");
-    start_daemon(&f[1], "step-us 1000\nrequest\ntokens 4082 " SKY "43\nrepeat\n");
+    example_daemon(&f[0], "step-us 20000\nrequest\ntokens 4082 " SKY "4060\n");
+    example_daemon(&f[1], "step-us 1000\nrequest\ntokens 4082 " SKY "198\nrepeat\n");
     start_program(&p, _i, (const char *const[]){"-s", f[0].socket, "-s", f[0].socket, "a", "b", "c", NULL});
     ck_assert_int_eq(runprog_finish(&p), 0);
     expect_answers(&p, 1, 3);
@@ -226,15 +215,15 @@ static unsigned long run_ms(pid_t pid) {
     return (unsigned long)(ns / 1000000);
 }
 
-/* Between tokens that are a quarter of a second apart: a handful of dispatches, next to no processor time (one
- * that spins gets more even on a busy machine), and a timer of the same loop goes on. */
+/* Between tokens that are a quarter of a second apart: a handful of dispatches, next to no processor time
+ * (one that spins gets more even on a busy machine), and a timer of the same loop goes on. */
 START_TEST(idle_loop_sleeps) {
     unsigned long takes, ticks, before, used;
     struct daemonfix f;
     struct runprog p;
     long ms;
 
-    start_daemon(&f, "step-us 250000\nrequest\ntokens 4082 712 1168 88 318 876 4060\n");
+    example_daemon(&f, "step-us 250000\nrequest\ntokens 4082 712 1168 88 318 876 4060\n");
     start_program(&p, _i, (const char *const[]){"-v", "-i", "20", "-s", f.socket, "a", NULL});
     runprog_expect(&p, "The");
     before = run_ms(p.pid);
@@ -263,17 +252,18 @@ static bool has_ended(pid_t pid) {
     return si.si_pid == pid;
 }
 
-/* Stopped again and again, so that it finds a full ring each time it goes on: it takes a bounded number of events
- * before the rest of its loop has a turn. */
+/* Stopped again and again, so that it finds a full ring each time it goes on: it takes a bounded number of
+ * events before the rest of its loop has a turn. */
 START_TEST(flood_comes_in_portions) {
     unsigned long takes, ticks;
     struct daemonfix f;
     struct runprog p;
     long ms;
 
-    start_daemon(&f, "step-us 0\nrequest\ntokens 39 334 593\nrepeat\n");
-    start_program(&p, _i, (const char *const[]){"-v", "-i", "2", "-n", "4000", "-s", f.socket, "a", "b", "c", "d",
-                                                "e", "f", "g", "h", NULL});
+    example_daemon(&f, "step-us 0\nrequest\ntokens 39 334 593\nrepeat\n");
+    start_program(&p, _i,
+                  (const char *const[]){"-v", "-i", "2", "-n", "4000", "-s", f.socket, "a", "b", "c", "d",
+                                        "e", "f", "g", "h", NULL});
     while (!has_ended(p.pid)) {
         kill(p.pid, SIGSTOP);
         nap_ms(30);
