@@ -5,7 +5,7 @@
 set -u
 
 build="gcc libc6-dev make pkg-config xz-utils liburing-dev libsystemd-dev libjansson-dev"
-test_="check libpcre2-dev g++ mandoc spin libutf8proc-dev procps clang python3 libglib2.0-dev libuv1-dev libgtk-3-dev xvfb"
+test_="check libpcre2-dev g++ mandoc spin libutf8proc-dev procps clang abigail-tools python3 libglib2.0-dev libuv1-dev libgtk-3-dev xvfb"
 fuzz="clang libclang-rt-14-dev"
 arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 

@@ -5,7 +5,7 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker mutate fuzz bench bench-ipc demo spin golden install
+.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc demo spin golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
@@ -18,6 +18,7 @@ help:
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=60 seconds each, with clang'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
 	@echo 'make checker    the address-space checker: memory of the peer is read through ipc/ringops.h alone'
+	@echo 'make abi-update write tests/abi anew, after additions to the interface of libglmd'
 	@echo 'make deps       install the packages needed (apt); without root it lists them'
 	@echo 'make models     unpack the two small checkpoints into build/models/'
 	@echo 'make golden     compare both checkpoints with the golden values, with both backends'
@@ -49,6 +50,8 @@ lint:
 checker:
 	@tests/deps.sh test
 	@tests/system/checker.sh
+abi-update: $(CLIENT_LIB)
+	@tests/system/abi.sh $(O) update
 
 golden:
 	@tests/deps.sh build
