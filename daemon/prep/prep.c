@@ -112,6 +112,17 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
     h->done(h->ctx, r, PREP_FAILED);
 }
 
+/* With the lock held, and something in the queue. */
+static struct prep_req *take_first(struct prep *p) {
+    struct prep_req *r = p->first;
+
+    p->first = r->next;
+    if (!p->first)
+        p->last = &p->first;
+    r->next = NULL;
+    return r;
+}
+
 static void *worker_main(void *ctx) {
     struct prep *p = ctx;
     struct prep_scratch *s = NULL;
@@ -126,13 +137,9 @@ static void *worker_main(void *ctx) {
             pthread_cond_wait(&p->work, &p->lock);
         if (p->stop)
             break;
-        r = p->first;
-        p->first = r->next;
-        if (!p->first)
-            p->last = &p->first;
+        r = take_first(p);
         m = p->model;
         pthread_mutex_unlock(&p->lock);
-        r->next = NULL;
         if (!s && prep_scratch_new(&m, &s) < 0) {
             xerr_set(&r->error, -ENOMEM, "no memory to prepare the request");
             p->opt.hooks.done(p->opt.hooks.ctx, r, PREP_FAILED);
@@ -144,6 +151,20 @@ static void *worker_main(void *ctx) {
     pthread_mutex_unlock(&p->lock);
     prep_scratch_free(s);
     return NULL;
+}
+
+bool prep_work_now(struct prep *p, struct prep_scratch *s) {
+    struct prep_req *r = NULL;
+    struct prep_model m;
+
+    pthread_mutex_lock(&p->lock);
+    if (p->has_model && p->first)
+        r = take_first(p);
+    m = p->model;
+    pthread_mutex_unlock(&p->lock);
+    if (r)
+        work_on(p, &m, s, r);
+    return r != NULL;
 }
 
 int prep_new(const struct prep_options *opt, struct prep **ret) {

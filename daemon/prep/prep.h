@@ -114,6 +114,8 @@ bool prep_take_back(struct prep *p, struct prep_req *r);
 struct prep_scratch;
 int prep_scratch_new(const struct prep_model *m, struct prep_scratch **ret);
 struct prep_scratch *prep_scratch_free(struct prep_scratch *s);
+/* The first of the queue on this thread, for tests that have no workers. False: nothing is queued. */
+bool prep_work_now(struct prep *p, struct prep_scratch *s);
 int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct xerr *err);
 
 #endif

@@ -424,7 +424,7 @@ void jl_escape(const char *s, size_t n, struct tbuf *out) {
         char esc[6] = {'\\', 'u', '0', '0', 0, 0};
         size_t len = 2;
 
-        if (c >= 0x20 && c != '"' && c != '\\')
+        if (c >= 0x20 && (c != '"' || FAULT(json_quote_bare)) && c != '\\')
             continue;
         switch (c) {
         case '\n':

@@ -4,14 +4,15 @@
  * socket and its bells; the honest one must get exactly the records of a quiet run. Afterwards nothing is
  * left: no request, no stream, no connection.
  *
- * Deterministic: the text worker's body runs here (requests are taken out of the queue by hand), the engine's
- * tokens are a function of the prompt. */
+ * Deterministic: the text worker's body runs here, between turns, and the engine's tokens are a function of the
+ * prompt. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@
 #include "rawclient.h"
 #include "texttest.h"
 
-enum { STREAMS = 24, HONEST_TOKENS = 6, MAX_TOKENS = 40 };
+enum { STREAMS = 24, KEPT = 4, HONEST_TOKENS = 6, MAX_TOKENS = 40 };
 
 struct running { /* a request the played engine has */
     const struct sched_req *req;
@@ -38,6 +39,7 @@ static struct { /* made once */
     struct prep_model model;
     struct prep_scratch *scratch;
     uint32_t eos[3];
+    int bulk_fd; /* a sealed object with a prompt of three ids */
 } once;
 
 static struct {
@@ -135,30 +137,10 @@ static void on_bind(void *ctx, const struct prep_req *r) {
     emit_stream_bind(d.emit, r->stream, &b);
 }
 
-/* The body of the text worker for everything in its queue. */
-static void prepare_all(void) {
-    for (struct conn *c = d.server->conns; c; c = c->next)
-        for (struct request *q = c->requests, *next; q; q = next) {
-            struct prep_req *r = q->prep;
-
-            next = q->next;
-            if (!q->with_worker || !prep_take_back(d.prep, r))
-                continue;
-            if (atomic_load(&r->cancelled)) {
-                server_prepared(d.server, r, PREP_CANCELLED);
-            } else if (prep_make(&once.model, once.scratch, r, &r->error) < 0) {
-                FUZZ_NEED(r->error.code < 0);
-                server_prepared(d.server, r, PREP_FAILED);
-            } else if (r->op != PREP_SUBMIT) {
-                server_prepared(d.server, r, PREP_IDS);
-            } else {
-                on_bind(NULL, r);
-                if (engine_submit(NULL, &r->sched) < 0) {
-                    xerr_set(&r->error, -EBUSY, "too many requests");
-                    server_prepared(d.server, r, PREP_FAILED);
-                }
-            }
-        }
+static void on_done(void *ctx, struct prep_req *r, enum prep_outcome outcome) {
+    (void)ctx;
+    FUZZ_NEED(outcome != PREP_FAILED || r->error.code < 0);
+    server_prepared(d.server, r, outcome);
 }
 
 static bool on_turn(void *ctx) {
@@ -173,7 +155,8 @@ static bool on_turn(void *ctx) {
 static void turn(void) {
     loop_kick(d.loop);
     FUZZ_NEED(loop_run(d.loop) == 0);
-    prepare_all();
+    while (prep_work_now(d.prep, once.scratch))
+        ;
 }
 
 static void nothing(void *ctx) {
@@ -186,12 +169,19 @@ static void wake_io(void *ctx) {
         server_wake(d.server);
 }
 
+static int make_bulk(void) {
+    static const uint32_t prompt[6] = {GLMW_TLV_TOKENS, 12, 5, 6, 7, 0};
+    int fd = memfd_create("fuzz-bulk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    FUZZ_NEED(fd >= 0 && write(fd, prompt, sizeof prompt) == (ssize_t)sizeof prompt);
+    FUZZ_NEED(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+    return fd;
+}
+
 static void make_once(void) {
-    char path[4200];
     struct xerr err = {0};
     const char *dir = texttest_model("nano");
 
-    (void)path;
     log_set_level(LOG_LEVEL_ERROR);
     signal(SIGPIPE, SIG_IGN);
     FUZZ_NEED(busguard_install() == 0);
@@ -206,6 +196,7 @@ static void make_once(void) {
                                      .think_close = (uint32_t)tok_id(once.tok, "</think>"),
                                      .max_prompt_bytes = 1 << 20};
     FUZZ_NEED(prep_scratch_new(&once.model, &once.scratch) == 0);
+    once.bulk_fd = make_bulk();
     once.ready = true;
 }
 
@@ -215,6 +206,7 @@ void fuzz_ring_cleanup(void) {
     prep_scratch_free(once.scratch);
     chat_free(once.chat);
     tok_free(once.tok);
+    close(once.bulk_fd);
     once.ready = false;
 }
 
@@ -222,10 +214,12 @@ static void daemon_begin(void) {
     struct emit_options eo = {.max_streams = STREAMS,
                               .inline_conns = 8,
                               .outbox_bytes = 8192,
+                              .max_kept = KEPT,
+                              .store_bytes = 4096,
                               .kick = nothing,
                               .wake_io = wake_io,
                               .cancel = engine_cancel};
-    struct prep_options po = {.workers = 0, .hooks = {.submit = engine_submit, .bind = on_bind}};
+    struct prep_options po = {.workers = 0, .hooks = {.submit = engine_submit, .bind = on_bind, .done = on_done}};
     struct server_options so = {.cancel = engine_cancel};
     struct server_model sm = {.name = "fuzz", .context_tokens = 4096, .has_text = true};
     struct xerr err;
@@ -235,11 +229,13 @@ static void daemon_begin(void) {
     memset(&d, 0, sizeof d);
     conf_init(&d.conf);
     d.conf.payload_bytes = d.conf.text_bytes = 1 << 16;
+    d.conf.max_kept = KEPT;
     FUZZ_NEED(loop_new(LOOP_EPOLL, &d.loop, NULL) == 0);
     FUZZ_NEED(emit_new(&eo, &d.emit) == 0);
     FUZZ_NEED(emit_set_text(d.emit, once.tok, once.eos, 1, &err) == 0);
     emit_get_sink(d.emit, &d.sink);
     FUZZ_NEED(prep_new(&po, &d.prep) == 0);
+    prep_set_model(d.prep, &once.model);
     so.loop = d.loop;
     so.emit = d.emit;
     so.prep = d.prep;
@@ -251,10 +247,10 @@ static void daemon_begin(void) {
     server_set_state(d.server, GLMW_STATE_READY);
 }
 
-/* Every request the engine has ends as soon as it is told; then nothing may be left. */
+/* Every request the engine has ends as soon as it is told, or at its length; then nothing may be left. */
 static void daemon_end(void) {
     server_close_all(d.server);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < MAX_TOKENS + 4 && !server_is_empty(d.server); i++) {
         engine_step();
         turn();
     }
@@ -374,6 +370,15 @@ static void submit_ids(struct rawclient *c, struct fuzz_in *in) {
     e.opcode = how & 1 ? GLMW_OP_SUBMIT : (uint8_t)(how >> 1 & 7);
     e.flags = how & 16 ? (uint8_t)(how >> 5) : 0;
     e.max_tokens = fuzz_u8(in) % 64;
+    if (e.flags & GLMW_ENT_BULK) { /* ids are small numbers */
+        e.payload_off = e.tag & 3;
+        e.payload_len = 0;
+    }
+    if (e.opcode == GLMW_OP_RESUME)
+        e = (struct glmw_entry){.opcode = GLMW_OP_RESUME,
+                                .tag = e.tag,
+                                .payload_off = d.server->kept[how >> 4 & (KEPT - 1)].id,
+                                .session = e.max_tokens};
     if (e.opcode == GLMW_OP_NOP || e.opcode == GLMW_OP_CANCEL || e.opcode == GLMW_OP_CANCEL_ALL)
         e = (struct glmw_entry){.opcode = e.opcode, .tag = e.opcode == GLMW_OP_CANCEL ? e.tag : 0};
     push_entry(c, &e);
@@ -411,14 +416,15 @@ static void send_packet(struct rawclient *c, struct fuzz_in *in) {
     uint8_t packet[300];
     struct glmw_packet_hdr h = {.magic = GLMW_MAGIC_PACKET, .type = fuzz_u8(in)};
     size_t n = fuzz_u8(in);
-    bool with_fd = h.type & 128;
+    const int *fd = h.type & 64 ? &once.bulk_fd : &c->fds[GLMW_FD_U];
+    bool with_fd = h.type & 128 && *fd >= 0;
     const uint8_t *p = fuzz_bytes(in, &n);
 
-    h.type &= 127;
+    h.type &= 63;
     h.len = (uint32_t)n;
     memcpy(packet, &h, sizeof h);
     memcpy(packet + sizeof h, p, n);
-    (void)!seqsock_send(c->fd, packet, sizeof h + n, &c->fds[GLMW_FD_U], with_fd);
+    (void)!seqsock_send(c->fd, packet, sizeof h + n, fd, with_fd);
 }
 
 static void read_back(struct rawclient *c, uint8_t n) {
