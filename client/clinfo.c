@@ -133,6 +133,22 @@ int glmd_get_info(glmd_conn *c, struct glmd_info *ret) {
         .records = s->my_records,
         .requests_accepted = s->requests_accepted,
         .requests_ended = s->requests_ended,
+        .safety_wakes = s->my_safety_wakes,
+        .user_live = s->user_live,
+        .user_live_max = s->user_live_max,
+        .user_connections = s->user_connections,
+        .user_connections_max = s->user_connections_max,
+        .user_kept = s->user_kept,
+        .user_submits_max = s->user_submits_max,
+        .user_region_bytes = s->user_region_bytes,
+        .user_region_max = s->user_region_max,
+        .user_bulk_bytes = s->user_bulk_bytes,
+        .user_bulk_max = s->user_bulk_max,
+        .user_queued_tokens = s->user_queued_tokens,
+        .user_queued_max = s->user_queued_max,
+        .user_kv_tokens = s->user_kv_tokens,
+        .user_kv_max = s->user_kv_max,
+        .user_refused = s->user_refused,
     };
     if (w->limits.max_payload_bytes && w->limits.max_payload_bytes < i.max_request_bytes)
         i.max_request_bytes = w->limits.max_payload_bytes;

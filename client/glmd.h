@@ -184,6 +184,23 @@ struct glmd_info {
     /* the daemon again, since it started; 0 from one that does not count */
     uint64_t requests_accepted;
     uint64_t requests_ended; /* of the accepted; the difference is what lives */
+    uint64_t safety_wakes;   /* of this connection: streams found waiting by a timer; stays 0 */
+    /* all connections of this user together, and its quotas; 0 is no limit where it says so */
+    uint32_t user_live;
+    uint32_t user_live_max;
+    uint32_t user_connections;
+    uint32_t user_connections_max;
+    uint32_t user_kept;         /* answers that can be resumed */
+    uint32_t user_submits_max;  /* requests a second; 0: no limit */
+    uint64_t user_region_bytes; /* shared memory of connections */
+    uint64_t user_region_max;
+    uint64_t user_bulk_bytes; /* large requests */
+    uint64_t user_bulk_max;
+    uint64_t user_queued_tokens; /* of prompts that wait to be read */
+    uint64_t user_queued_max;    /* 0: no limit */
+    uint64_t user_kv_tokens;     /* cache of running requests */
+    uint64_t user_kv_max;        /* 0: no limit */
+    uint64_t user_refused;       /* requests refused for want of quota */
 };
 GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
 

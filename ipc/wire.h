@@ -306,14 +306,33 @@ struct glmw_status {
     /* the whole daemon again */
     uint64_t requests_accepted; /* since start; those refused are not among them */
     uint64_t requests_ended;    /* of the accepted; the difference is what lives */
+    /* every connection of this user together, with the quotas that hold for it */
+    uint32_t user_live;
+    uint32_t user_live_max;
+    uint32_t user_connections;
+    uint32_t user_connections_max;
+    uint32_t user_kept;
+    uint32_t user_submits_max; /* requests a second; 0 = no limit */
+    uint64_t user_region_bytes;
+    uint64_t user_region_max;
+    uint64_t user_bulk_bytes;
+    uint64_t user_bulk_max;
+    uint64_t user_queued_tokens; /* prompts that wait to be read */
+    uint64_t user_queued_max;    /* 0 = no limit */
+    uint64_t user_kv_tokens;     /* reserved by requests that run */
+    uint64_t user_kv_max;        /* 0 = no limit */
+    uint64_t user_refused;       /* requests and bulk objects refused for want of quota */
 };
-GLMW_SIZE(glmw_status, 152);
+GLMW_SIZE(glmw_status, 248);
 GLMW_AT(glmw_status, heartbeat_ns, 8);
 GLMW_AT(glmw_status, tokens_out, 40);
 GLMW_AT(glmw_status, queued, 48);
 GLMW_AT(glmw_status, my_live, 80);
 GLMW_AT(glmw_status, my_bulk_bytes, 88);
 GLMW_AT(glmw_status, my_records, 128);
+GLMW_AT(glmw_status, user_live, 152);
+GLMW_AT(glmw_status, user_region_bytes, 176);
+GLMW_AT(glmw_status, user_refused, 240);
 
 struct glmw_d {
     uint32_t magic; /* GLMW_MAGIC_D */
@@ -334,7 +353,7 @@ struct glmw_d {
     uint32_t credit_wanted; /* 1: a stream waits for record slots or text bytes */
     uint8_t pad3[120];
     struct glmw_status status;
-    uint8_t pad4[104];
+    uint8_t pad4[8];
 };
 GLMW_SIZE(glmw_d, 0x300);
 GLMW_AT(glmw_d, features, 0x008);

@@ -19,6 +19,29 @@ static const struct {
 
 #define N_FEATURES (sizeof features / sizeof features[0])
 
+/* Where 0 means that there is no limit, null says so. */
+static void json_limit(struct ctl_buf *b, const char *name, uint64_t max) {
+    if (max)
+        ctl_buf_fmt(b, ",\"%s\":%" PRIu64, name, max);
+    else
+        ctl_buf_fmt(b, ",\"%s\":null", name);
+}
+
+static void json_user(struct ctl_buf *b, const struct glmd_info *i) {
+    ctl_buf_fmt(b,
+                ",\"user\":{\"requests\":%" PRIu32 ",\"requests_max\":%" PRIu32 ",\"connections\":%" PRIu32
+                ",\"connections_max\":%" PRIu32 ",\"kept\":%" PRIu32 ",\"region_bytes\":%" PRIu64
+                ",\"region_bytes_max\":%" PRIu64 ",\"bulk_bytes\":%" PRIu64 ",\"bulk_bytes_max\":%" PRIu64,
+                i->user_live, i->user_live_max, i->user_connections, i->user_connections_max, i->user_kept,
+                i->user_region_bytes, i->user_region_max, i->user_bulk_bytes, i->user_bulk_max);
+    ctl_buf_fmt(b, ",\"queued_tokens\":%" PRIu64, i->user_queued_tokens);
+    json_limit(b, "queued_tokens_max", i->user_queued_max);
+    ctl_buf_fmt(b, ",\"kv_tokens\":%" PRIu64, i->user_kv_tokens);
+    json_limit(b, "kv_tokens_max", i->user_kv_max);
+    json_limit(b, "requests_per_second_max", i->user_submits_max);
+    ctl_buf_fmt(b, ",\"refused\":%" PRIu64 "}", i->user_refused);
+}
+
 static void as_json(struct ctl_buf *b, const struct glmd_info *i) {
     ctl_buf_str(b, "{\"model\":");
     ctl_text_json(b, i->model, strlen(i->model));
@@ -46,8 +69,11 @@ static void as_json(struct ctl_buf *b, const struct glmd_info *i) {
                 i->max_request_bytes);
     ctl_buf_fmt(b,
                 ",\"requests_accepted\":%" PRIu64 ",\"requests_ended\":%" PRIu64 ",\"stalls\":%" PRIu64
-                ",\"bells_sent\":%" PRIu64 ",\"bells_suppressed\":%" PRIu64 "}\n",
-                i->requests_accepted, i->requests_ended, i->stalls, i->bells_sent, i->bells_suppressed);
+                ",\"bells_sent\":%" PRIu64 ",\"bells_suppressed\":%" PRIu64 ",\"safety_wakes\":%" PRIu64,
+                i->requests_accepted, i->requests_ended, i->stalls, i->bells_sent, i->bells_suppressed,
+                i->safety_wakes);
+    json_user(b, i);
+    ctl_buf_str(b, "}\n");
 }
 
 static void uptime(struct ctl_buf *b, uint64_t ns) {
@@ -58,6 +84,29 @@ static void uptime(struct ctl_buf *b, uint64_t ns) {
         ctl_buf_fmt(b, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
     else
         ctl_buf_fmt(b, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+}
+
+static void text_tokens(struct ctl_buf *b, const char *what, uint64_t n, uint64_t max) {
+    ctl_buf_fmt(b, "%s %" PRIu64 " tokens", what, n);
+    if (max)
+        ctl_buf_fmt(b, " of %" PRIu64, max);
+}
+
+static void text_user(struct ctl_buf *b, const struct glmd_info *i) {
+    const double mib = 1048576.0;
+    ctl_buf_fmt(b,
+                "this user    %" PRIu32 " of %" PRIu32 " requests, %" PRIu32 " of %" PRIu32
+                " connections, %" PRIu32 " kept answers, %" PRIu64 " refused for want of quota\n",
+                i->user_live, i->user_live_max, i->user_connections, i->user_connections_max, i->user_kept,
+                i->user_refused);
+    ctl_buf_fmt(b, "             shared memory %.1f of %.1f MiB, large requests %.1f of %.1f MiB\n",
+                (double)i->user_region_bytes / mib, (double)i->user_region_max / mib,
+                (double)i->user_bulk_bytes / mib, (double)i->user_bulk_max / mib);
+    text_tokens(b, "             prompts waiting", i->user_queued_tokens, i->user_queued_max);
+    text_tokens(b, ", cache", i->user_kv_tokens, i->user_kv_max);
+    if (i->user_submits_max)
+        ctl_buf_fmt(b, ", %" PRIu32 " requests a second at most", i->user_submits_max);
+    ctl_buf_str(b, "\n");
 }
 
 static void as_text(struct ctl_buf *b, const struct glmd_info *i) {
@@ -89,8 +138,11 @@ static void as_text(struct ctl_buf *b, const struct glmd_info *i) {
         if (i->features & features[k].bit)
             ctl_buf_fmt(b, " %s", features[k].name);
     ctl_buf_fmt(
-        b, "\nconnection   %" PRIu64 ", %" PRIu64 " stalls, %" PRIu64 " wake-ups sent, %" PRIu64 " spared\n",
-        i->connection_id, i->stalls, i->bells_sent, i->bells_suppressed);
+        b,
+        "\nconnection   %" PRIu64 ", %" PRIu64 " stalls, %" PRIu64 " wake-ups sent, %" PRIu64 " spared, %" PRIu64
+        " by the safety timer\n",
+        i->connection_id, i->stalls, i->bells_sent, i->bells_suppressed, i->safety_wakes);
+    text_user(b, i);
 }
 
 int ctl_status(const struct ctl_args *a) {

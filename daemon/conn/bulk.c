@@ -39,6 +39,15 @@ void bulk_drop_unnamed(struct conn *c) {
             bulk_drop(c->bulk[i]);
 }
 
+uint64_t bulk_bytes(const struct conn *c) {
+    uint64_t n = 0;
+
+    for (int i = 0; i < BULK_MAX; i++)
+        if (c->bulk[i])
+            n += c->bulk[i]->map.bytes;
+    return n;
+}
+
 static struct bulk **free_place(struct conn *c) {
     for (int i = 0; i < BULK_MAX; i++)
         if (!c->bulk[i])

@@ -138,6 +138,7 @@ void bulk_receive(struct conn *c, const struct glmw_bulk *b, int fd); /* borrows
 struct bulk *bulk_find(struct conn *c, uint64_t id);                  /* NULL: not alive */
 void bulk_detach(struct bulk *b);                                     /* NULL ok, as below */
 void bulk_drop(struct bulk *b);
+uint64_t bulk_bytes(const struct conn *c);                            /* of all in its table */
 void bulk_drop_unnamed(struct conn *c); /* those that no request holds: the connection is closing */
 
 /* drain.c */

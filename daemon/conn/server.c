@@ -259,6 +259,7 @@ void server_set_state(struct server *s, enum glmw_state state) {
 
 void server_write_conn_status(struct server *s, struct conn *c) {
     const struct server_status *st = &s->status;
+    const struct conf_quota *q = &c->quota;
     struct emit_conn_stats own;
     struct glmw_status w;
 
@@ -280,6 +281,7 @@ void server_write_conn_status(struct server *s, struct conn *c) {
         .load_permille = st->load_permille,
         .my_live = c->n_live,
         .my_live_max = c->limits.max_live,
+        .my_bulk_bytes = bulk_bytes(c),
         .my_stalls = own.stalls,
         .my_bells_sent = own.bells.sent,
         .my_bells_suppressed = own.bells.suppressed,
@@ -287,6 +289,21 @@ void server_write_conn_status(struct server *s, struct conn *c) {
         .my_records = own.bells.records,
         .requests_accepted = s->n_accepted,
         .requests_ended = s->n_ended,
+        .user_live = c->user->live,
+        .user_live_max = q->requests_per_uid,
+        .user_connections = c->user->connections,
+        .user_connections_max = q->connections_per_uid,
+        .user_kept = c->user->kept,
+        .user_submits_max = q->submit_rate,
+        .user_region_bytes = c->user->region_bytes,
+        .user_region_max = q->region_bytes_per_uid,
+        .user_bulk_bytes = c->user->bulk_bytes,
+        .user_bulk_max = q->bulk_bytes_per_uid,
+        .user_queued_tokens = atomic_load_explicit(&c->user->usage.queued_tokens, memory_order_relaxed),
+        .user_queued_max = q->queued_tokens_per_uid,
+        .user_kv_tokens = atomic_load_explicit(&c->user->usage.kv_tokens, memory_order_relaxed),
+        .user_kv_max = q->kv_tokens_per_uid,
+        .user_refused = c->user->refused,
     };
     glmw_status_write(&c->shm.d->status, &w);
 }

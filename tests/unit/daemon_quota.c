@@ -2,6 +2,7 @@
 /* Quotas of a user against a real daemon: each is reached, refused with its key, and given back. */
 #include <check.h>
 #include <errno.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "daemonfix.h"
 #include "leakcheck.h"
+#include "runprog.h"
 
 static struct daemonfix f;
 static struct answer answers[64];
@@ -241,6 +243,96 @@ START_TEST(reload_changes_quotas) {
 }
 END_TEST
 
+/* Waits for the status block, which is renewed once a second. */
+static struct glmd_info until_info(glmd_conn *c, bool (*is)(const struct glmd_info *i), const char *what) {
+    struct glmd_info i = {.size = sizeof i};
+    struct timespec nap = {0, 10000000};
+    uint64_t until = test_now_ms() + 10000;
+
+    for (;;) {
+        ck_assert_int_eq(glmd_get_info(c, &i), 0);
+        if (is(&i))
+            return i;
+        ck_assert_msg(test_now_ms() < until, "the status never shows %s", what);
+        nanosleep(&nap, NULL);
+    }
+}
+
+static bool is_busy(const struct glmd_info *i) {
+    return i->user_live == 2 && i->user_kv_tokens && i->user_queued_tokens && i->user_refused == 1;
+}
+
+static bool is_idle(const struct glmd_info *i) {
+    return i->user_live == 0 && i->user_kv_tokens == 0 && i->user_queued_tokens == 0 && i->running == 0;
+}
+
+static const char long_one[] = "vocab 1000\nstop 2\nstep-us 100000\nloop\nrequest\n"
+                               "tokens 10 11 12 13 14 15 16 17 18 19 10 11 12 13 14 15 16 17 18 19 2\n";
+
+/* The numbers are the user's, whichever of its connections is asked, and fall back to nothing. */
+START_TEST(status_shows_the_use) {
+    glmd_conn *c, *other;
+    struct glmd_info i;
+
+    start(long_one, "[Memory]\nMaxSequences=1\n[Quota]\nMaxQueuedPromptTokensPerUid=1000\nMaxRequestsPerUid=7\n"
+                    "MaxKVTokensPerUid=2000\nSubmitRateLimit=77\n",
+          NULL, 0, NULL);
+    c = daemonfix_connect(&f, NULL);
+    other = daemonfix_connect(&f, NULL);
+    answer_submit(c, &answers[0], prompt(c, 300, 200));
+    until_token(c, 0, 1);
+    answer_submit(c, &answers[1], prompt(c, 700, 100));
+    answer_submit(c, &answers[2], prompt(c, 301, 100));
+    i = until_info(other, is_busy, "the use");
+    ck_assert_uint_eq(i.live, 0);
+    ck_assert_uint_eq(i.user_kv_tokens, 500);
+    ck_assert_uint_eq(i.user_queued_tokens, 700);
+    ck_assert_uint_eq(i.user_kv_max, 2000);
+    ck_assert_uint_eq(i.user_queued_max, 1000);
+    ck_assert_uint_eq(i.user_live_max, 7);
+    ck_assert_uint_eq(i.user_submits_max, 77);
+    ck_assert_uint_eq(i.user_connections, 2);
+    ck_assert_uint_gt(i.user_region_bytes, 2u << 20);
+    ck_assert_uint_eq(i.safety_wakes, 0);
+    answers_wait(c, answers, 3, 20000);
+    refused(&answers[2], "MaxQueuedPromptTokensPerUid");
+    glmd_close(c);
+    until_info(other, is_idle, "that all was given back");
+    glmd_close(other);
+    stop();
+}
+END_TEST
+
+START_TEST(glmctl_shows_the_use) {
+    static struct runprog p;
+    const char *const text[] = {TEST_BUILD "/glmctl", "status", "--socket", f.socket, NULL};
+    const char *const json[] = {TEST_BUILD "/glmctl", "status", "--json", "--socket", f.socket, NULL};
+    json_t *j, *user;
+
+    start(fast, "[Quota]\nMaxRequestsPerUid=7\nMaxBulkBytesPerUid=3M\n", NULL, 0, NULL);
+    ck_assert_int_eq(runprog(&p, text, NULL, false, ""), 0);
+    ck_assert_ptr_nonnull(strstr(p.out_text, "0 stalls, "));
+    ck_assert_ptr_nonnull(strstr(p.out_text, " wake-ups sent, "));
+    ck_assert_ptr_nonnull(strstr(p.out_text, " 0 by the safety timer\n"));
+    ck_assert_ptr_nonnull(strstr(p.out_text, "\nthis user    0 of 7 requests, 1 of 32 connections, "));
+    ck_assert_ptr_nonnull(strstr(p.out_text, " 0 refused for want of quota\n"));
+    ck_assert_ptr_nonnull(strstr(p.out_text, "large requests 0.0 of 3.0 MiB\n"));
+    ck_assert_ptr_nonnull(strstr(p.out_text, "prompts waiting 0 tokens of 4194304, cache 0 tokens, 10000 "));
+    ck_assert_int_eq(runprog(&p, json, NULL, false, ""), 0);
+    j = json_loads(p.out_text, 0, NULL);
+    ck_assert_ptr_nonnull(j);
+    user = json_object_get(j, "user");
+    ck_assert_int_eq(json_integer_value(json_object_get(user, "requests_max")), 7);
+    ck_assert_int_eq(json_integer_value(json_object_get(user, "connections")), 1);
+    ck_assert_int_eq(json_integer_value(json_object_get(user, "bulk_bytes_max")), 3 << 20);
+    ck_assert(json_is_null(json_object_get(user, "kv_tokens_max")));
+    ck_assert(json_is_integer(json_object_get(user, "refused")));
+    ck_assert(json_is_integer(json_object_get(j, "safety_wakes")));
+    json_decref(j);
+    stop();
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_quota");
     TCase *tc = tcase_create("quota");
@@ -255,6 +347,8 @@ int main(void) {
     tcase_add_test(tc, section_of_the_user);
     tcase_add_test(tc, section_of_the_group);
     tcase_add_test(tc, reload_changes_quotas);
+    tcase_add_test(tc, status_shows_the_use);
+    tcase_add_test(tc, glmctl_shows_the_use);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
