@@ -32,22 +32,29 @@ uint64_t cl_now_ns(void) {
 /* Counted up in every child.  A page that the kernel wipes in children covers those made by raw clone(), for
  * which no handler runs; the counter covers emulators that accept the advice and do nothing. */
 static uint32_t fork_count;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static int fork_error;
+static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool fork_watched;
 
 static void in_child(void) {
     fork_count++;
 }
 
-static void register_fork(void) {
-    fork_error = -pthread_atfork(NULL, NULL, in_child);
+/* Want of memory is no reason to fail for ever, so this is tried again until it worked once. */
+static int watch_fork(void) {
+    int r = 0;
+    pthread_mutex_lock(&fork_lock);
+    if (!fork_watched)
+        r = -pthread_atfork(NULL, NULL, in_child);
+    fork_watched = r == 0;
+    pthread_mutex_unlock(&fork_lock);
+    return r;
 }
 
 static int guard_new(glmd_conn *c) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    pthread_once(&fork_once, register_fork);
-    if (fork_error)
-        return fork_error;
+    int r = watch_fork();
+    if (r < 0)
+        return r;
     void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return -errno;
@@ -137,7 +144,8 @@ static void destroy(glmd_conn *c, bool is_child) {
     }
     if (c->fork_guard)
         munmap(c->fork_guard, (size_t)sysconf(_SC_PAGESIZE));
-    close_fd(&c->fd_epoll);
+    if (!FAULT(client_epoll_leaked))
+        close_fd(&c->fd_epoll);
     close_fd(&c->fd_timer);
     close_fd(&c->fd_wake);
     close_fd(&c->fd_bell);
