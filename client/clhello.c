@@ -255,7 +255,9 @@ int cl_hello(glmd_conn *c, const struct glmd_options *opt, uint64_t deadline_ns,
     c->pay = u + w->pay_off;
     c->txt = (const char GLMW_FOREIGN *)d + w->txt_off;
     c->txt_bytes = 1u << w->txt_log2;
-    glmw_producer_init(&c->sq, u + w->sq_off, w->sq_log2, &c->u->sq_tail, &c->d->sq_head, &c->d->sq_event, 0);
-    glmw_consumer_init(&c->tq, d + w->tq_off, w->tq_log2, &c->d->tq_tail, &c->u->tq_head, &c->u->tq_event, 0);
+    glmw_producer_init(&c->sq, u + w->sq_off, w->sq_log2, &c->u->sq_tail, &c->d->sq_head, &c->d->sq_event,
+                       GLMW_FIRST_INDEX);
+    glmw_consumer_init(&c->tq, d + w->tq_off, w->tq_log2, &c->d->tq_tail, &c->u->tq_head, &c->u->tq_event,
+                       GLMW_FIRST_INDEX);
     return 0;
 }

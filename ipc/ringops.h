@@ -128,6 +128,10 @@ static inline bool glmw_need_bell_urgent(uint32_t event, uint32_t old) {
     return (int32_t)(event - old) >= 0;
 }
 
+/* Where both rings of a connection begin. The mutation build can begin shortly before 2^32, so that whole programs
+ * go over the wrap in their first records. */
+#define GLMW_FIRST_INDEX (FAULT(ring_starts_at_the_wrap) ? 0u - 40u : 0u)
+
 /* ---- producer ------------------------------------------------------------------------------------------ */
 
 struct glmw_producer {

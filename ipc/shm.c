@@ -73,10 +73,10 @@ static int memfd_full(const char *name, uint64_t bytes) {
     return fd;
 }
 
-static int write_all(int fd, const void *buf, size_t len) {
+static int write_all(int fd, size_t off, const void *buf, size_t len) {
     size_t done = 0;
     while (done < len) {
-        ssize_t n = pwrite(fd, (const char *)buf + done, len - done, (off_t)done);
+        ssize_t n = pwrite(fd, (const char *)buf + done, len - done, (off_t)(off + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -86,6 +86,17 @@ static int write_all(int fd, const void *buf, size_t len) {
     return 0;
 }
 
+/* The words of U that the client writes, as it would find them at its own start. */
+static int write_first_indices(int fd) {
+    static const size_t at[] = {offsetof(struct glmw_u, sq_tail), offsetof(struct glmw_u, tq_head),
+                                offsetof(struct glmw_u, tq_event)};
+    const uint32_t first = GLMW_FIRST_INDEX;
+    int r = 0;
+    for (unsigned i = 0; i < 3 && r == 0; i++)
+        r = write_all(fd, at[i], &first, sizeof(first));
+    return r;
+}
+
 static int create_u(const struct shm_geom *g, const struct shm_ident *ident, struct shm_pair *p) {
     int fd = memfd_full("glmd-up", g->u_bytes);
     if (fd < 0)
@@ -93,7 +104,9 @@ static int create_u(const struct shm_geom *g, const struct shm_ident *ident, str
     p->u_fd = fd;
 
     const uint32_t head[2] = {GLMW_MAGIC_U, ident->wire};
-    int r = write_all(fd, head, sizeof(head));
+    int r = write_all(fd, 0, head, sizeof(head));
+    if (r == 0 && GLMW_FIRST_INDEX != 0)
+        r = write_first_indices(fd);
     if (r < 0)
         return r;
     void *m = mmap(NULL, (size_t)g->u_bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -142,6 +155,7 @@ static int create_d(const struct shm_geom *g, const struct shm_ident *ident, str
     d->tq_log2 = g->tq_log2;
     d->pay_log2 = g->pay_log2;
     d->txt_log2 = g->txt_log2;
+    d->sq_head = d->sq_event = d->tq_tail = GLMW_FIRST_INDEX;
     return 0;
 }
 
@@ -173,9 +187,9 @@ void shm_pair_done(struct shm_pair *p) {
 void shm_pair_rings(const struct shm_pair *p, struct glmw_consumer *ret_sq, struct glmw_producer *ret_tq) {
     const uint8_t GLMW_FOREIGN *u = (const uint8_t GLMW_FOREIGN *)p->u;
     glmw_consumer_init(ret_sq, u + p->geom.sq_off, p->geom.sq_log2, &p->u->sq_tail, &p->d->sq_head,
-                       &p->d->sq_event, 0);
+                       &p->d->sq_event, GLMW_FIRST_INDEX);
     glmw_producer_init(ret_tq, (uint8_t *)p->d + p->geom.tq_off, p->geom.tq_log2, &p->d->tq_tail,
-                       &p->u->tq_head, &p->u->tq_event, 0);
+                       &p->u->tq_head, &p->u->tq_event, GLMW_FIRST_INDEX);
 }
 
 int shm_payload_read(const struct shm_pair *p, uint64_t off, uint32_t len, void *dst) {
@@ -253,9 +267,9 @@ void shm_view_done(struct shm_view *v) {
 
 void shm_view_rings(const struct shm_view *v, struct glmw_producer *ret_sq, struct glmw_consumer *ret_tq) {
     glmw_producer_init(ret_sq, (uint8_t *)v->u + v->geom.sq_off, v->geom.sq_log2, &v->u->sq_tail,
-                       &v->d->sq_head, &v->d->sq_event, 0);
-    glmw_consumer_init(ret_tq, (const uint8_t GLMW_FOREIGN *)v->d + v->geom.tq_off, v->geom.tq_log2, &v->d->tq_tail,
-                       &v->u->tq_head, &v->u->tq_event, 0);
+                       &v->d->sq_head, &v->d->sq_event, GLMW_FIRST_INDEX);
+    glmw_consumer_init(ret_tq, (const uint8_t GLMW_FOREIGN *)v->d + v->geom.tq_off, v->geom.tq_log2,
+                       &v->d->tq_tail, &v->u->tq_head, &v->u->tq_event, GLMW_FIRST_INDEX);
 }
 
 /* 0, or a negative errno with the broken rule. The order matters: seals first, because only behind them do
@@ -286,8 +300,7 @@ static int bulk_check(int fd, uint64_t bytes, const char **ret_reason) {
     /* A hole would be filled, and paid for, by whoever reads it first. Blocks alone can lie (pages may be
      * preallocated behind the end), the hole search alone would trust one file system detail. */
     off_t hole = lseek(fd, 0, SEEK_HOLE);
-    if ((uint64_t)st.st_blocks < (bytes + 511) / 512 ||
-        (hole != st.st_size && !FAULT(shm_bulk_hole))) {
+    if ((uint64_t)st.st_blocks < (bytes + 511) / 512 || (hole != st.st_size && !FAULT(shm_bulk_hole))) {
         *ret_reason = "bulk memfd has holes: write every byte before sealing";
         return -EINVAL;
     }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # run.sh BUILD_DIR: for each line of list.txt (FAULT PROGRAM [ARG...]) the program must pass without the fault
-# and fail with it. One line a fault; exit 1 when one survives.
+# and fail with it. One line a fault; exit 1 when one survives. A line that begins with + names a switch that is
+# no fault: the program must pass with it too.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 O=$1
@@ -18,6 +19,8 @@ run() { timeout --kill-after=5 "${MUTATE_TIMEOUT:-300}" "$@" >"$log/out" 2>&1 </
 while read -r fault prog args; do
     case $fault in '' | \#*) continue ;; esac
     prog=${prog//@O@/$O} args=${args//@O@/$O}
+    harmless=${fault:0:1}
+    fault=${fault#+}
     grep -rqE "FAULT\($fault\)" --include='*.c' --include='*.h' ipc kernels daemon client ||
         { echo "gone     $fault: no such switch in the sources"; fail=1; continue; }
     key="$prog $args"
@@ -31,6 +34,15 @@ while read -r fault prog args; do
     if [ "${clean[$key]}" = no ]; then
         echo "broken   $fault: $key fails without any fault"
         fail=1
+        continue
+    fi
+    if [ "$harmless" = + ]; then
+        # shellcheck disable=SC2086
+        if GLMD_FAULT=$fault run "$prog" $args; then echo "passed   $key with $fault"; else
+            echo "FAILED   $key with $fault, which is no fault"
+            tail -n 5 "$log/out"
+            fail=1
+        fi
         continue
     fi
     # shellcheck disable=SC2086

@@ -1,6 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* Clients that break the rules of the protocol against a real daemon: each is cut off with -EPROTO or gets
- * its error, an honest client beside it is not disturbed, and nothing is left behind. */
+/* Clients that break the rules of the protocol against a real daemon, on both event loops: each is cut off with
+ * -EPROTO or gets its error, an honest client beside it is not disturbed, and nothing is left behind.
+ *
+ * The rules of the daemon against its clients, and the tests that break them (here unless another program is
+ * named; client_death is the library against daemons):
+ *
+ *  1  one fetch, private copies   conn_rules: entry_changes_between_check_and_use, entry_flips_to_nonsense,
+ *                                 payload_changes_while_it_is_read, payload_is_free_after_accepted
+ *     holes                       payload_is_a_hole; conn_rules: holes_while_it_drains
+ *  2  indices                     impossible_submission_tail, impossible_token_head; conn_rules:
+ *                                 indices_go_back_and_forth, event_and_sleeping_take_any_value
+ *     wrap at 2^32                ipc_ringops; every program on these rings with GLMD_FAULT=ring_starts_at_the_wrap
+ *  3  offsets and lengths         malformed_entries
+ *  4  bookkeeping is private      conn_rules: region_d_is_read_only; emit_publish: region_d_is_never_read_back
+ *  5  numbers of the client       live_tag_twice, malformed_entries; conn_rules: cancel_reaches_only_own_tags;
+ *                                 bulk ids: conn_bulk
+ *  6  bells                       bell_flood; conn_floods: bells_cost_their_sender
+ *     descriptors                 descriptors_with_hello; conn_floods: unasked_descriptors_are_closed,
+ *                                 descriptors_close_in_every_order, half_closed_sockets; bulk: ipc_shm, conn_bulk
+ *  7  quotas                      too_many_connections, ten_faults_refuse_the_user; daemon_errors:
+ *                                 too_many_live_requests; conn_floods: a_refused_user_is_refused_alone
+ *  8  nothing about others        conn_rules: status_shows_only_own_use
+ *  9  zeros in new memory         conn_rules: regions_hold_nothing_of_others, records_hold_no_leftovers; ipc_shm:
+ *                                 regions_start_zeroed_with_headers
+ * 10  pictures                    none are taken: future_version_is_rejected_with_words (IMAGES required)
+ * 11  the library's checks        client_death: one_lie_ends_the_connection, socket_lies, random_garbage
+ *     flow control                ring_full_of_requests, bell_gives_credit_when_the_ring_is_full; conn_floods:
+ *                                 entries_without_end_stop_nobody; daemon_trouble: stopped_client_loses_its_place
+ *     all of it at random         conn_chaos, conn_mutation; deaths: daemon_death
+ *     the log                     conn_floods: floods_of_faults_are_few_lines; daemon_life:
+ *                                 log_holds_no_text_of_clients */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -133,7 +162,7 @@ START_TEST(impossible_submission_tail) {
 
     for (size_t i = 0; i < 4; i++) {
         raw_open(&hf.c, hf.f.socket, NULL);
-        __atomic_store_n(&hf.c.view.u->sq_tail, bad[i], __ATOMIC_RELEASE);
+        __atomic_store_n(&hf.c.view.u->sq_tail, hf.c.sq.tail + bad[i], __ATOMIC_RELEASE);
         raw_bell(&hf.c);
         hostilefix_cut_off("an impossible tail of the submission ring");
     }
@@ -147,7 +176,7 @@ START_TEST(impossible_token_head) {
         struct glmw_entry e;
 
         raw_open(&hf.c, hf.f.socket, NULL);
-        __atomic_store_n(&hf.c.view.u->tq_head, bad[i], __ATOMIC_RELEASE);
+        __atomic_store_n(&hf.c.view.u->tq_head, hf.c.tq.head + bad[i], __ATOMIC_RELEASE);
         e = raw_request(&hf.c, 1);
         raw_submit(&hf.c, &e);
         hostilefix_cut_off("an impossible head of the token ring");

@@ -242,6 +242,47 @@ START_TEST(text_of_unread_records_stays) {
 }
 END_TEST
 
+/* Everything the client can read is overwritten between any two publications: indices, slots, text. What the
+ * daemon needs to know it has elsewhere, so each record comes where and as it should. */
+START_TEST(region_d_is_never_read_back) {
+    const uint8_t *bytes;
+    uint32_t words[64], n_words = 0, x = 1;
+    struct et_client c;
+    struct glmw_rec r;
+    struct stream_id id;
+    size_t n;
+
+    et_begin(8, true);
+    et_open(&c, 6, 16);
+    for (uint32_t i = 0; i < tok_size(et_tok) && n_words < 64; i++)
+        if (tok_bytes(et_tok, i, &bytes, &n) == 0 && n > 24)
+            words[n_words++] = i;
+    id = et_accept(&c, 5, 0, false);
+    ck_assert(et_take(&c, &r)); /* ACCEPTED */
+    for (uint32_t i = 0; i < 3000; i++) {
+        struct stream_event ev = et_token(id, words[i % n_words]);
+        uint8_t *d = (uint8_t *)c.pair.d;
+
+        for (size_t k = 0; k < c.pair.geom.d_bytes; k += 4, x = x * 1664525 + 1013904223)
+            if (k != offsetof(struct glmw_d, credit_wanted))
+                memcpy(d + k, &x, 4);
+        et_sink.publish(et_sink.ctx, &ev, 1);
+        ck_assert(et_take(&c, &r));
+        ck_assert_uint_eq(r.type, GLMW_REC_TOKEN);
+        ck_assert_uint_eq(r.seq, i + 1);
+        ck_assert_uint_eq(r.token, words[i % n_words]);
+        tok_bytes(et_tok, words[i % n_words], &bytes, &n);
+        ck_assert_uint_eq(r.text_len, n);
+        ck_assert_int_eq(memcmp(et_text(&c, &r), bytes, n), 0);
+    }
+    ck_assert_int_eq(emit_conn_error(c.conn), 0);
+    struct stream_event ev = et_end(id, STREAM_END_LENGTH, 0);
+    et_sink.publish(et_sink.ctx, &ev, 1);
+    et_close(&c);
+    et_finish();
+}
+END_TEST
+
 START_TEST(stale_events_are_dropped) {
     struct et_client c;
     struct glmw_rec r;
@@ -480,6 +521,7 @@ int main(void) {
     tcase_add_test(tc, end_comes_after_the_text);
     tcase_add_test(tc, text_is_not_overwritten);
     tcase_add_test(tc, text_of_unread_records_stays);
+    tcase_add_test(tc, region_d_is_never_read_back);
     tcase_add_loop_test(tc, stale_events_are_dropped, 0, 2);
     tcase_add_loop_test(tc, tool_call_records, 0, 2);
     tcase_add_test(tc, nobody_reads);
