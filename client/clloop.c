@@ -14,6 +14,8 @@
 #define PULSE_ASK_NS   (2000 * CL_NS_PER_MS)
 #define PULSE_AGAIN_NS (1000 * CL_NS_PER_MS)
 
+enum { N_FDS = 4 }; /* socket, pipe, timer, eventfd */
+
 void cl_bell_write(int fd) {
     static const uint64_t one = 1;
     ssize_t n;
@@ -128,10 +130,7 @@ static bool is_ready(const struct epoll_event *ev, int n, int fd) {
     return n < 0;
 }
 
-static int dispatch(glmd_conn *c) {
-    struct epoll_event ev[4];
-    cl_release(c);
-    int n = epoll_wait(c->fd_epoll, ev, sizeof ev / sizeof ev[0], 0);
+static int handle(glmd_conn *c, const struct epoll_event *ev, int n) {
     /* the pipe before the ring: a bell for a record that is taken below must not stay behind */
     bool pipe_open = !is_ready(ev, n, c->fd_pipe) || drain(c->fd_pipe);
     if (is_ready(ev, n, c->fd_wake))
@@ -148,6 +147,12 @@ static int dispatch(glmd_conn *c) {
     if (cl_pending(c))
         return 1;
     return c->error;
+}
+
+static int dispatch(glmd_conn *c) {
+    struct epoll_event ev[N_FDS];
+    cl_release(c);
+    return handle(c, ev, epoll_wait(c->fd_epoll, ev, N_FDS, 0));
 }
 
 int glmd_dispatch(glmd_conn *c) {
@@ -210,20 +215,20 @@ static bool is_over(uint64_t deadline_ns) {
     return deadline_ns != CL_NEVER && cl_now_ns() >= deadline_ns;
 }
 
-/* 1: readable, 0: time is up, or negative errno */
-static int poll_until(int fd, bool *ret_woken, int fd_wake, uint64_t deadline_ns) {
-    struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = fd_wake, .events = POLLIN}};
-    struct timespec ts, *t = NULL;
+/* Number of ready descriptors, 0 for none, or negative errno. epoll_wait() counts whole milliseconds: what is left
+ * of one is for ppoll(). */
+static int await(glmd_conn *c, struct epoll_event *ev, uint64_t deadline_ns) {
+    int ms = -1;
     if (deadline_ns != CL_NEVER) {
         uint64_t now = cl_now_ns(), left = now < deadline_ns ? deadline_ns - now : 0;
-        ts = (struct timespec){.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
-        t = &ts;
+        ms = left / CL_NS_PER_MS > INT32_MAX ? INT32_MAX : (int)(left / CL_NS_PER_MS);
+        struct pollfd p = {.fd = c->fd_epoll, .events = POLLIN};
+        struct timespec ts = {.tv_nsec = (long)left};
+        if (ms == 0 && ppoll(&p, 1, &ts, NULL) < 0)
+            return -errno;
     }
-    int n = ppoll(p, 2, t, NULL);
-    if (n < 0)
-        return -errno;
-    *ret_woken = p[1].revents != 0;
-    return n > 0;
+    int n = epoll_wait(c->fd_epoll, ev, N_FDS, ms);
+    return n < 0 ? -errno : n;
 }
 
 int glmd_wait(glmd_conn *c, int64_t timeout_ns) {
@@ -234,7 +239,7 @@ int glmd_wait(glmd_conn *c, int64_t timeout_ns) {
     if (timeout_ns >= 0)
         deadline = cl_now_ns() + (uint64_t)timeout_ns;
     for (;;) {
-        bool woken = false;
+        struct epoll_event ev[N_FDS];
         r = glmd_prepare(c);
         if (r <= 0) {
             r = dispatch(c);
@@ -242,12 +247,12 @@ int glmd_wait(glmd_conn *c, int64_t timeout_ns) {
                 return r;
             continue;
         }
-        int n = poll_until(c->fd_epoll, &woken, c->fd_wake, deadline);
+        int n = await(c, ev, deadline);
         if (n < 0)
             return n;
-        r = dispatch(c);
+        r = handle(c, ev, n);
         /* whatever keeps the descriptor readable does not keep the caller */
-        if (r || !n || woken || is_over(deadline))
+        if (r || is_ready(ev, n, c->fd_wake) || is_over(deadline))
             return r;
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* bells-8: pipe writes of the daemon per token, from its own counters in the status block, while 8 streams of one
- * connection get a token each 10 ms and their client sleeps in poll() whenever it has read all: one bell a step is
+ * connection get a token each 10 ms and their client sleeps in glmd_wait() whenever it has read all: one bell a step is
  * 0.125. Bar: 0.2.
  * BENCH_HANDICAP=1 runs a daemon that rings for every record. */
 #include <errno.h>

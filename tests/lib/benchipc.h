@@ -52,7 +52,7 @@ struct bench_streams {
 #define BENCH_STEP_NS UINT64_C(10000000) /* as the script says */
 #define BENCH_SCRIPT  "script:tests/bench/ipc.script"
 
-/* Ours. A client: n requests on one connection, read in poll style. */
+/* Ours. A client: n requests on one connection, that sleeps in glmd_wait() when it has read all. */
 int bench_streams_client(void *streams);
 /* The same engine over the same script and as many requests, whose tokens nobody gets: what of the daemon's
  * work is the model's and not the carrying. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Our side of cpu-vs-sse: the client, and the daemon's engine without anything that carries. See benchipc.h. */
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,15 +44,12 @@ static int token_is_right(const struct glmd_event *ev) {
 }
 
 static int read_streams(glmd_conn *c, struct bench_streams *s) {
-    struct pollfd p = {.fd = glmd_get_fd(c), .events = POLLIN};
     struct glmd_event ev = {.size = sizeof ev};
     uint64_t tokens = 0;
-    int r = glmd_prepare(c);
+    int r = 0;
 
     while (r >= 0 && !atomic_load_explicit(&s->stop, memory_order_relaxed)) {
-        if (r > 0 && poll(&p, 1, 1000) < 0)
-            return -errno;
-        if ((r = glmd_dispatch(c)) < 0)
+        if ((r = glmd_wait(c, INT64_C(1000000000))) < 0)
             return r;
         while ((r = glmd_next(c, &ev)) == 1) {
             if (ev.type == GLMD_EV_TOKEN && !token_is_right(&ev))
@@ -62,8 +58,6 @@ static int read_streams(glmd_conn *c, struct bench_streams *s) {
                 return ev.status < 0 ? ev.status : -EPROTO;
             tokens += ev.type == GLMD_EV_TOKEN;
         }
-        if (r == 0)
-            r = 1; /* 0 of glmd_next() says that it is safe to poll */
         atomic_store_explicit(&s->tokens, tokens, memory_order_relaxed);
         if (s->info[0].size == 0 && tokens >= 2 * (uint64_t)s->n) {
             s->info[0].size = sizeof s->info[0];
