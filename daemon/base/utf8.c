@@ -73,6 +73,8 @@ size_t utf8_valid_prefix(const void *p, size_t n) {
                 break;
             i += 8;
         }
+        while (i < n && s[i] < 0x80)
+            i++;
         if (i == n)
             break;
         len = utf8_next(s + i, n - i, NULL);

@@ -85,11 +85,6 @@ static void set_error(struct emit_conn *c, int error) {
         c->e->opt.wake_io(c->e->opt.ctx);
 }
 
-bool econn_is_gone(const struct emit_conn *c) {
-    return c->closing ||
-           atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->error, memory_order_relaxed);
-}
-
 /* Spans end where the record after which they were written ends; the numbers are our own. */
 static void free_text(struct emit_conn *c, uint32_t old_head) {
     if (c->tq.head != old_head)
@@ -152,18 +147,6 @@ void econn_publish(struct emit_conn *c) {
     c->urgent = false;
     if (r < 0)
         set_error(c, r);
-}
-
-uint32_t econn_room(const struct emit_conn *c) {
-    uint32_t slots = glmw_free_slots(&c->tq);
-    uint32_t live = atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->live, memory_order_relaxed);
-    uint32_t kept = FAULT(emit_no_reserve) ? 0 : live * GLMW_RESERVED_RECS;
-
-    return slots > kept ? slots - kept : 0;
-}
-
-uint64_t econn_text_room(const struct emit_conn *c) {
-    return c->txt_bytes - (c->txt_tail - c->txt_head);
 }
 
 bool econn_text(struct emit_conn *c, const void *text, uint32_t len, uint32_t *ret_off) {

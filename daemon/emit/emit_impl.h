@@ -166,10 +166,22 @@ bool econn_trylock(struct emit_conn *c); /* false: the holder will kick the engi
 void econn_unlock(struct emit_conn *c);
 void econn_refresh(struct emit_conn *c);
 void econn_publish(struct emit_conn *c);
+/* Closing or broken: put nothing. This and the next two are asked several times for every token. */
+static inline bool econn_is_gone(const struct emit_conn *c) {
+    return c->closing ||
+           atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->error, memory_order_relaxed);
+}
 /* Slots that may be used without touching what is kept back for the live streams. */
-uint32_t econn_room(const struct emit_conn *c);
-uint64_t econn_text_room(const struct emit_conn *c);
-bool econn_is_gone(const struct emit_conn *c); /* closing or broken: put nothing */
+static inline uint32_t econn_room(const struct emit_conn *c) {
+    uint32_t slots = glmw_free_slots(&c->tq);
+    uint32_t live = atomic_load_explicit(&((struct emit_conn *)(uintptr_t)c)->live, memory_order_relaxed);
+    uint32_t kept = FAULT(emit_no_reserve) ? 0 : live * GLMW_RESERVED_RECS;
+
+    return slots > kept ? slots - kept : 0;
+}
+static inline uint64_t econn_text_room(const struct emit_conn *c) {
+    return c->txt_bytes - (c->txt_tail - c->txt_head);
+}
 /* A stream more or less that may put records there. */
 void econn_live_more(struct emit_conn *c);
 void econn_live_less(struct emit_conn *c);

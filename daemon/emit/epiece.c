@@ -11,6 +11,11 @@ static size_t align8(size_t n) {
     return (n + 7) & ~(size_t)7;
 }
 
+/* Pieces begin at multiples of eight. */
+static struct piece *piece_at(const struct emit_stream *s, size_t at) {
+    return (struct piece *)(void *)(s->outbox + at);
+}
+
 /* Makes room for n bytes at the end of the outbox by moving what waits to its front. */
 static bool make_room(struct emit_stream *s, size_t n) {
     size_t cap = s->e->opt.outbox_bytes;
@@ -53,40 +58,40 @@ bool epiece_put(struct emit_stream *s, const struct piece *p, const struct strea
 /* Text that became complete with the token goes into the token's own record as long as it stays on one
  * channel and nothing stands between. */
 static bool extend_token(struct emit_stream *s, uint8_t channel, const char *text, size_t n) {
-    struct piece p;
+    struct piece *p;
     size_t text_at;
 
     if (!s->open_token || s->overflow)
         return false;
-    memcpy(&p, s->outbox + s->open_at, sizeof p);
-    if (p.len && p.channel != channel)
+    p = piece_at(s, s->open_at);
+    if (p->len && p->channel != channel)
         return false;
-    text_at = sizeof p + p.n_alts * sizeof(struct stream_alt) + p.len;
+    text_at = sizeof *p + p->n_alts * sizeof(struct stream_alt) + p->len;
     if (!make_room(s, n + 8))
         return false;
-    memcpy(s->outbox + s->open_at + text_at, text, n);
-    p.channel = channel;
-    p.len += (uint32_t)n;
-    memcpy(s->outbox + s->open_at, &p, sizeof p);
+    p = piece_at(s, s->open_at); /* it may have moved */
+    memcpy((uint8_t *)p + text_at, text, n);
+    p->channel = channel;
+    p->len += (uint32_t)n;
     s->out_tail = s->open_at + align8(text_at + n);
     return true;
 }
 
 static void put_text(struct emit_stream *s, uint8_t channel, uint16_t flags, const char *text, size_t n) {
-    struct piece p = {
-        .t_ns = s->event_ns,
-        .token = GLMW_TOKEN_NONE,
-        .logprob = NAN,
-        .len = (uint32_t)n,
-        .flags = flags,
-        .type = GLMW_REC_TEXT,
-        .channel = channel,
-    };
-
     if (n == 0 || extend_token(s, channel, text, n))
         return;
     s->open_token = false;
-    epiece_put(s, &p, NULL, text);
+    epiece_put(s,
+               &(struct piece){
+                   .t_ns = s->event_ns,
+                   .token = GLMW_TOKEN_NONE,
+                   .logprob = NAN,
+                   .len = (uint32_t)n,
+                   .flags = flags,
+                   .type = GLMW_REC_TEXT,
+                   .channel = channel,
+               },
+               NULL, text);
 }
 
 static void put_tool(struct emit_stream *s, uint32_t call, uint16_t phase) {
@@ -143,23 +148,13 @@ void epiece_token(struct emit_stream *s, const struct stream_event *ev) {
     if (s->parser) {
         int channel = outparse_push(s->parser, ev->token);
 
-        if (s->open_token && channel >= 0) {
-            memcpy(&p, s->outbox + s->open_at, sizeof p);
-            if (p.len == 0) {
-                p.channel = (uint8_t)channel;
-                memcpy(s->outbox + s->open_at, &p, sizeof p);
-            }
-        }
+        if (s->open_token && channel >= 0 && piece_at(s, s->open_at)->len == 0)
+            piece_at(s, s->open_at)->channel = (uint8_t)channel;
     }
     s->open_token = false;
 }
 
 void epiece_mark_step_end(struct emit_stream *s) {
-    struct piece p;
-
-    if (s->out_head == s->out_tail)
-        return;
-    memcpy(&p, s->outbox + s->last_at, sizeof p);
-    p.flags |= GLMW_RF_STEP_END;
-    memcpy(s->outbox + s->last_at, &p, sizeof p);
+    if (s->out_head < s->out_tail)
+        piece_at(s, s->last_at)->flags |= GLMW_RF_STEP_END;
 }
