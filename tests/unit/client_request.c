@@ -473,6 +473,97 @@ START_TEST(services) {
 }
 END_TEST
 
+/* An ACCEPTED under the number just before the first record; the library goes on from there and wants it. */
+static int resumed(uint32_t asked, uint32_t accepted, uint32_t next, struct glmd_event *ret) {
+    const struct fake_options with = {.features = FAKE_FEATURES | GLMW_FEAT_RESUME};
+    struct fake f;
+    struct glmw_entry n;
+    struct glmw_rec r;
+    glmd_conn *c = fake_connect(&f, &with);
+    uint64_t tag;
+    int got;
+    ck_assert_int_eq(glmd_resume(c, 0x1122334455667788, asked, &tag), 0);
+    ck_assert(fake_pop(&f, &n));
+    ck_assert_int_eq(n.opcode, GLMW_OP_RESUME);
+    ck_assert_uint_eq(n.tag, tag);
+    ck_assert_uint_eq(n.payload_off, 0x1122334455667788);
+    ck_assert_uint_eq(n.session, asked);
+    r = fake_rec(&f, GLMW_REC_ACCEPTED, tag);
+    r.seq = accepted;
+    r.u.accepted.stream_id = 0x1122334455667788;
+    fake_put(&f, &r);
+    r = fake_rec(&f, GLMW_REC_TOKEN, tag);
+    r.seq = next;
+    fake_put(&f, &r);
+    fake_flush(&f, true);
+    *ret = (struct glmd_event){.size = sizeof *ret};
+    ck_assert_int_ge(glmd_dispatch(c), -EPROTO);
+    got = glmd_next(c, ret);
+    if (got == 1 && ret->type == GLMD_EV_ACCEPTED) {
+        ck_assert_uint_eq(ret->stream_id, 0x1122334455667788);
+        ck_assert_uint_eq(ret->seq, accepted);
+        got = glmd_next(c, ret);
+    }
+    glmd_close(c);
+    fake_close(&f);
+    return got == 1 && ret->type == GLMD_EV_TOKEN ? 0 : got == 1 ? ret->status : got;
+}
+
+START_TEST(resume_goes_on_where_it_was_told) {
+    static const struct {
+        uint32_t asked, accepted, next;
+        int want;
+    } row[] = {
+        {0, 0, 1, 0},
+        {1, 0, 1, 0},
+        {7, 6, 7, 0},
+        {7, 10, 11, 0},
+        {7, 11, 12, -EPROTO},
+        {7, 5, 6, -EPROTO},
+        {7, 6, 8, -EPROTO},
+        {7, 6, 6, -EPROTO},
+        {0, 1, 2, -EPROTO},
+        {7, 0, 1, -EPROTO},
+        {7, UINT32_MAX, 0, -EPROTO},
+    };
+    struct glmd_event e;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        int r = resumed(row[i].asked, row[i].accepted, row[i].next, &e);
+        ck_assert_msg(r == row[i].want, "row %zu: %d, not %d", i, r, row[i].want);
+    }
+}
+END_TEST
+
+/* Neither leaves the library when the daemon does not offer it, and then the request is still the caller's.
+ */
+START_TEST(keep_and_resume_need_the_feature) {
+    const struct fake_options with = {.features = FAKE_FEATURES | GLMW_FEAT_RESUME};
+    struct glmw_entry n;
+    struct fake f;
+    glmd_conn *c = fake_connect(&f, NULL);
+    glmd_req *r = fresh(c);
+    uint64_t tag = 99;
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_KEEP, 1), 0);
+    ck_assert_int_eq(glmd_submit(c, r, &tag), -EOPNOTSUPP);
+    ck_assert_int_eq(glmd_resume(c, 1, 0, &tag), -EOPNOTSUPP);
+    ck_assert_uint_eq(tag, 99);
+    ck_assert(!fake_pop(&f, &n));
+    ck_assert_int_eq(glmd_count(c, r, &tag), 0); /* counting keeps nothing */
+    ck_assert(fake_pop(&f, &n));
+    ck_assert_uint_eq(n.flags, 0);
+    glmd_close(c);
+    fake_close(&f);
+    c = fake_connect(&f, &with);
+    r = fresh(c);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_KEEP, 1), 0);
+    ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
+    ck_assert(fake_pop(&f, &n));
+    ck_assert_uint_eq(n.flags, GLMW_ENT_KEEP);
+    glmd_close(c);
+    fake_close(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("client_request");
     TCase *t = ct_case(s, "request", 20);
@@ -485,5 +576,7 @@ int main(void) {
     tcase_add_test(t, too_large);
     tcase_add_test(t, arena_reuse);
     tcase_add_test(t, services);
+    tcase_add_test(t, resume_goes_on_where_it_was_told);
+    tcase_add_test(t, keep_and_resume_need_the_feature);
     return ct_main(s);
 }
