@@ -209,9 +209,12 @@ int kept_resume(struct conn *c, const struct glmw_entry *e) {
     ret = check_allowed(c, &err);
     if (ret == 0) {
         k = find(c, e->payload_off);
-        if (!k)
+        if (!k) {
+            /* the number is not logged: somebody may have mistyped one that is in use */
+            conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_NONE,
+                     "a stream was asked for that is unknown or not this user's");
             ret = -ENODATA;
-        else if (k->features & ~c->features)
+        } else if (k->features & ~c->features)
             ret = xerr_set(&err, -EOPNOTSUPP,
                            "the stream has records of features that this connection was not granted");
         else
@@ -225,7 +228,8 @@ int kept_resume(struct conn *c, const struct glmw_entry *e) {
         xerr_set(&err, ret, "the daemon has no room for another request now; try again later");
     else if (ret == -EDQUOT)
         xerr_set(&err, quota_refuse(c, e->tag, "MaxRequestsPerUid"),
-                 "this user has %u live requests, which is the quota ([Quota] MaxRequestsPerUid)", c->user->live);
+                 "this user has %u live requests, which is the quota ([Quota] MaxRequestsPerUid)",
+                 c->user->live);
     else if (ret == -ENOMEM)
         xerr_set(&err, ret, "the daemon has no memory for another request");
     return request_refuse(c, e->tag, ret, &err);

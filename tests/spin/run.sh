@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Model-checks the wake-up and the credit protocol: with both barriers they must hold, with either or both
-# missing the checker must find the lost wake-up. One line a variant; exit 1 when any line says FAIL.
+# Model-checks the wake-up and the credit protocol and the moving of kept streams: with both barriers they must
+# hold, with either or both missing the checker must find the lost wake-up, or the freed connection that is used.
+# One line a variant; exit 1 when any line says FAIL.
 # sanitizer: skip
 set -u
 cd "$(dirname "$0")" || exit 1
@@ -37,7 +38,7 @@ variant() {
     fi
 }
 
-for model in bell credit; do
+for model in bell credit move; do
     variant $model 3 "" holds
     for fence in 0 1 2; do
         variant $model $fence "" fails
@@ -45,6 +46,7 @@ for model in bell credit; do
 done
 variant bell 3 -DAHEAD=2 holds
 variant bell 3 "-DAHEAD=2 -DNOURGENT" fails
+variant move 3 -DRECHECK=0 fails
 
 if [ $bad = 0 ]; then echo "spin models: all variants as expected"; else echo "spin models: FAILED"; fi
 exit $bad

@@ -443,6 +443,7 @@ START_TEST(guesses) {
         if (i)
             ck_assert_str_eq(text, first);
     }
+    daemonfix_expect_log(&f, "unknown or not this user's (process ");
     /* one that exists, from a record that does not: nobody can tell it from the others */
     resume(&guesser, 1000, l->stream_id, 1000000);
     refused(&guesser, 1000, -ENODATA, text);
