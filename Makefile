@@ -136,7 +136,7 @@ CLIENT_LIB := $(O)/libglmd.so.1
 
 # A machine without the packages gets one clear line instead of the compiler's first complaint. These goals say
 # so by themselves, install what is missing, or compile nothing.
-SELF_HELP := help deps demo check check-long check-arm fuzz mutate bench bench-ipc golden lint checker spin models clean
+SELF_HELP := soak help deps demo check check-long check-arm fuzz mutate bench bench-ipc golden lint checker spin models clean
 ifneq ($(filter-out $(SELF_HELP),$(or $(MAKECMDGOALS),all)),)
 ifeq ($(shell command -v $(firstword $(CC))),)
 $(error no compiler ($(firstword $(CC))): 'make deps' installs it, or lists what to ask for)
@@ -224,8 +224,13 @@ $(O)/fuzz: $(O)/obj/tests/fuzz/entry.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -fsanitize=fuzzer -Wl,-z,muldefs -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
+$(O)/test/soak: $(patsubst tests/%.c,$(O)/obj/tests/%.o,$(wildcard tests/soak/*.c)) $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+
 .PHONY: tests unit
-tests: all examples $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail
+tests: all examples $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail $(O)/test/soak
 unit: $(addprefix $(O)/unit/,$(UNIT))
 
 include tests/tests.mk

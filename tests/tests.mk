@@ -5,7 +5,7 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc demo spin golden install
+.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc demo spin soak golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
@@ -14,6 +14,7 @@ help:
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
+	@echo 'make soak       30 minutes (SOAK_MINUTES) of kills, stalls and cancels; memory and descriptors stay flat'
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=60 seconds each, with clang'
 	@echo 'make layers     check which room includes which against tests/layers.txt'
@@ -60,6 +61,12 @@ golden:
 
 spin:
 	@tests/spin/run.sh
+
+# SOAK_MINUTES=30; SOAK_JSON=1 prints one object
+soak:
+	@tests/deps.sh build test
+	@+$(MAKE) --no-print-directory tests
+	@$(O)/test/soak $(if $(SOAK_JSON),--json)
 
 check-long: check
 	@GLMD_MUTATION_CLIENTS=20000 GLMD_MUTATION_SEED=1000000 build/unit/conn_mutation

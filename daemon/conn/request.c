@@ -259,7 +259,8 @@ void request_retired(void *ctx, void *owner) {
     unlink_request(r);
     kept_ended(r);
     bulk_drop(r->bulk);
-    prep_req_free(r->prep);
+    if (!FAULT(conn_request_leaked))
+        prep_req_free(r->prep);
     free(r);
     if (!c)
         user_put(s, u);

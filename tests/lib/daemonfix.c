@@ -79,7 +79,7 @@ static void run_child(const struct daemonfix *f) {
                                  "--config",
                                  f->conf,
                                  "--log-level",
-                                 "debug"};
+                                 f->level[0] ? f->level : "debug"};
 
     snprintf(words, sizeof words, "%s", emulator ? emulator : "");
     for (char *w = strtok_r(words, " ", &save); w && n < 8; w = strtok_r(NULL, " ", &save))

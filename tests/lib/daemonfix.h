@@ -23,6 +23,7 @@ struct daemonfix {
     char dir[64], socket[96], log[96], conf[96], script[96];
     char model[600];  /* what --model gets; the script by default */
     char backend[16]; /* --io-backend, empty = auto */
+    char level[16];   /* --log-level, empty = debug */
     char fail[96];    /* $GLMD_FAIL of test/glmd-fail (failctl.h), which runs instead; empty = test/glmd */
     pid_t pid;
     uid_t uid;       /* run as; 0 = as we are */
