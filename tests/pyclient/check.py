@@ -16,7 +16,7 @@ import time
 import traceback
 
 import glmw
-from glmw import CANCEL_ALL, COUNT, QUIET, TOKENIZE, Client, Refused, chat, message, sampling, stop, tlv, tokens
+from glmw import CANCEL_ALL, COUNT, KEEP, QUIET, TOKENIZE, Client, Refused, chat, message, sampling, stop, tlv, tokens
 
 BUILD = sys.argv[1]
 MODELS = os.environ.get("GLMD_MODELS", os.path.abspath("build/models"))
@@ -402,9 +402,109 @@ def payload_is_returned_at_the_first_record():
         c.close()
 
 
+def bulk_payloads():
+    """Large payloads in sealed memfds, and what is no such thing."""
+    with Daemon(ENDLESS.replace("stop", "context 131072\nstop")) as d:
+        c = Client(d.socket)
+        holds(c.welcome.features & glmw.BULK and c.limits.max_bulk >= 2, "no BULK")
+        ids = [i % 99 + 1 for i in range(90000)]
+        for number in (7, 8, 7):  # free again after END
+            same(c.bulk(number, tokens(ids)), 0, "a good object")
+            s = c.submit_bulk(number, max_tokens=3)
+            c.run()
+            ended(s, 0, 3, "a request in an object")
+            same((s.usage.prompt, s.ids), (90000, [10, 11, 12]), "its tokens")
+        good = tokens([1, 2, 3])
+        for what, error, wrong in (("not sealed", -22, {"seals": 0}), ("a seal missing", -22, {"seals": 0x7}),
+                                   ("shorter than said", -22, {"size": 4096}), ("too large", -90, {"size": 1 << 50})):
+            same(c.bulk(9, good, **wrong), error, what)
+        same(c.bulk(9, bytes(8192)), -22, "a hole")
+        same(c.bulk(9, tlv(999)), 0, "a good object with a bad payload")
+        s = c.submit_bulk(9)
+        c.run()
+        ended(s, -74, 8, "a malformed payload in an object")
+        holds(s.accepted and s.error, "ACCEPTED and ERROR before its END")
+        same([c.bulk(100 + i, good) for i in range(c.limits.max_bulk)], [0] * c.limits.max_bulk, "as many as allowed")
+        same(c.bulk(99, good), -16, "one more")
+        same(fresh(c)["my_bulk_bytes"], len(good) * c.limits.max_bulk, "bytes in the status")
+        c.submit_bulk(12345)
+        c.run()
+        same(c.bye and c.bye[0], EPROTO, "an id that is not alive")
+        c.close()
+        c = Client(d.socket)
+        same((c.bulk(1, good), c.bulk(1, good)), (0, None), "an id that is alive already")
+        same(c.bye and c.bye[0], EPROTO, "its BYE")
+        c.close()
+
+
+def resume_goes_on_where_it_was():
+    with Daemon(ENDLESS.replace("500", "1000"), "[IPC]\nKeepDisconnectedSec=30\n") as d:
+        payload = tokens([5]) + sampling(logprobs=True, n_alts=8, seed=1)
+        c = Client(d.socket)
+        s = c.submit(payload, flags=KEEP, max_tokens=150)
+        c.run(until=lambda: len(s.ids) > 30)
+        holds(s.stream_id, "no stream id")
+        c.close(bye=False)
+        n, seq, ids = len(s.ids), s.next_seq, s.ids[:len(s.ids)]
+        alts_due = s.alts_due
+        c = Client(d.socket)
+        t = c.resume(s.stream_id, seq)
+        c.run()
+        ended(t, 0, 3, "a resumed answer")
+        same(t.stream_id, s.stream_id, "its stream id")
+        same(ids + t.ids, ([10, 11, 12] * 50), f"ids, {n} of them before, {alts_due} alternatives due")
+        holds(all(len(a) == 8 for a in t.alts), "alternatives of resumed tokens")
+        everything = c.resume(s.stream_id, 0)
+        c.run()
+        ended(everything, 0, 3, "an answer resumed after its END")
+        same(everything.ids, [10, 11, 12] * 50, "all its ids")
+        same((everything.next_seq, everything.usage), (t.next_seq, t.usage), "its last seq and USAGE")
+        inside = c.resume(s.stream_id, next_alts(everything))
+        c.run()
+        holds(inside.ids == everything.ids[-len(inside.ids):] and len(inside.ids) == 149, "RESUME inside of ALTS")
+        resume_refusals(c, d, s.stream_id, t.next_seq)
+        c.close()
+        resume_takes_away(d)
+
+
+def next_alts(stream):
+    """The seq of the second ALTS record of the first token: 8 alternatives lie in two."""
+    return stream.first_alts + 1
+
+
+def resume_refusals(c, d, stream_id, end):
+    for what, number, seq in (("no such stream", stream_id ^ 1, 0), ("behind the end", stream_id, end)):
+        s = c.resume(number, seq)
+        c.run()
+        ended(s, -61, 0, what)
+    plain = Client(d.socket, wanted=glmw.RESUME)
+    s = plain.resume(stream_id, 0)
+    plain.run()
+    ended(s, EOPNOTSUPP, 0, "RESUME with fewer features")
+    plain.close()
+
+
+def resume_takes_away(d):
+    a, b = Client(d.socket), Client(d.socket)
+    s = a.submit(tokens([5]), flags=KEEP)
+    a.run(until=lambda: len(s.ids) > 10)
+    t = b.resume(s.stream_id, 0)
+    b.run(until=lambda: len(t.ids) > 30)
+    a.run()
+    ended(s, ECANCELED, 6, "a tag that lost its stream")
+    holds(s.error and not t.final, "ERROR of the tag, life of the stream")
+    same(t.ids, ([10, 11, 12] * len(t.ids))[:len(t.ids)], "ids of the new tag")
+    b.cancel(t.tag)
+    b.run()
+    ended(t, ECANCELED, 6, "CANCEL of a resumed tag")
+    a.close()
+    b.close()
+
+
 TESTS = [handshake_is_as_written, same_as_glmctl, many_tags_interleave, cancel_ends_one_or_all,
          slow_reader_loses_nothing, refusals_end_only_themselves, broken_entries_end_the_connection, ping_and_status,
-         death_keeps_what_was_published, draining_is_told, payload_is_returned_at_the_first_record]
+         death_keeps_what_was_published, draining_is_told, payload_is_returned_at_the_first_record,
+         bulk_payloads, resume_goes_on_where_it_was]
 
 
 def main():

@@ -10,6 +10,7 @@ sections of PROTOCOL.md.
 """
 import array
 import collections
+import fcntl
 import mmap
 import os
 import select
@@ -18,11 +19,11 @@ import stat
 import struct
 import time
 
-HELLO, WELCOME, REJECT, NOTICE_PACKET, PING, PONG, BYE = 1, 2, 3, 7, 8, 9, 10  # 2.1
+HELLO, WELCOME, REJECT, BULK_PACKET, BULK_OK, BULK_ERR, NOTICE_PACKET, PING, PONG, BYE = range(1, 11)  # 2.1
 LOGPROBS, ALTS_FEATURE, BULK, RESUME, COALESCE, TOOL_EVENTS = 1, 2, 4, 8, 16, 32  # 2.5
 TOKENIZE_FEATURE = 0x200
 NOP, SUBMIT, CANCEL, CANCEL_ALL, RESUME_OP, TOKENIZE, COUNT = 0, 1, 2, 3, 4, 5, 6  # 4
-QUIET = 2
+BULK_FLAG, QUIET, KEEP = 1, 2, 4
 ACCEPTED, PROGRESS, TOKEN, TEXT, ALTS, TOOL, USAGE, END, ERROR, NOTICE, IDS = range(1, 12)  # 6
 INLINE, MORE, FIRST, STEP_END, ALTS_FOLLOW, DRAFTED, IGNORABLE = 1, 2, 4, 8, 16, 32, 0x8000
 NO_TOKEN = 0xFFFFFFFF
@@ -103,7 +104,10 @@ def chat(thinking=0):
 class Stream:
     """Collects one tag and checks the order of its records."""
 
-    def __init__(self, tag, opcode, flags, client_ns, limits):
+    def __init__(self, tag, opcode, flags, client_ns, limits, start=None):
+        self.start = start  # 9.1: the seq that RESUME asked for
+        self.stream_id = 0
+        self.first_alts = 0
         self.tag, self.opcode, self.flags, self.client_ns, self.limits = tag, opcode, flags, client_ns, limits
         self.next_seq = self.alts_due = self.first_seen = 0
         self.accepted = self.refused = False
@@ -115,10 +119,13 @@ class Stream:
 
     def take(self, r, text):
         rule(self.final is None, f"tag {self.tag}: a record of type {r.type} after END")
+        if self.start is not None and r.type == ACCEPTED:  # the seq before the first one that follows
+            rule(r.seq + 1 >= self.start, f"RESUME from {self.start} goes on behind {r.seq}")
+            self.next_seq = r.seq
         rule(r.seq == self.next_seq, f"tag {self.tag}: seq {r.seq}, expected {self.next_seq}")
         rule(self.usage is None or r.type == END, f"tag {self.tag}: type {r.type} between USAGE and END")
         rule(not self.alts_due or r.type == ALTS, f"tag {self.tag}: type {r.type} where ALTS are due")
-        rule(r.seq or r.type in (ACCEPTED, ERROR), f"tag {self.tag}: begins with type {r.type}")
+        rule(self.records or r.type in (ACCEPTED, ERROR), f"tag {self.tag}: begins with type {r.type}")
         self.next_seq = (r.seq + 1) & M32
         self.records += 1
         take = {ACCEPTED: self.take_accepted, PROGRESS: self.take_progress, TOKEN: self.take_token,
@@ -131,7 +138,8 @@ class Stream:
 
     def take_accepted(self, r, _):
         client_ns, self.stream_id, zero = struct.unpack("<QQQ", r.u)
-        rule(r.seq == 0 and not self.accepted, "ACCEPTED is not the first")
+        rule((r.seq == 0 or self.start is not None) and not self.accepted, "ACCEPTED is not the first")
+        rule(self.flags & KEEP or self.start is not None or self.stream_id == 0, "a stream id nobody asked for")
         rule(client_ns == self.client_ns and zero == 0, "ACCEPTED does not echo client_ns")
         self.accepted = True
 
@@ -146,7 +154,8 @@ class Stream:
     def take_token(self, r, text):
         rule(self.accepted, "text before ACCEPTED")
         # on the channel of tool names FIRST marks each call
-        rule(bool(r.flags & FIRST) == (not self.first_seen) or r.channel == 2, f"FIRST at seq {r.seq}")
+        rule(bool(r.flags & FIRST) == (not self.first_seen) or r.channel == 2 or (self.start and not r.flags & FIRST),
+             f"FIRST at seq {r.seq}")
         rule(r.channel <= 3, f"channel {r.channel}")
         self.first_seen = 1
         if r.type == TOKEN:
@@ -162,6 +171,7 @@ class Stream:
 
     def take_alts(self, r, _):
         rule(self.alts_due, "ALTS without a TOKEN")
+        self.first_alts = self.first_alts or r.seq
         for token, logprob in r.u:
             if self.alts_due:
                 rule(token < self.limits.vocab, f"alternative {token}")
@@ -193,7 +203,7 @@ class Stream:
         if self.usage:
             rule(counts[:3] == list(self.usage[:3]), "END and USAGE count differently")
             # the id that ended the turn is sampled and has no TOKEN
-            rule(status or counts[2] == len(self.ids) + (r.token != NO_TOKEN),
+            rule(status or self.start or counts[2] == len(self.ids) + (r.token != NO_TOKEN),
                  f"{counts[2]} sampled, {len(self.ids)} TOKEN records")
 
     def take_error(self, r, text):
@@ -212,13 +222,13 @@ class Stream:
 
 class Client:
     def __init__(self, path, sq_log2=0, tq_log2=0, pay_log2=0, txt_log2=0, name="glmw.py", required=0,
-                 wanted=LOGPROBS | ALTS_FEATURE | TOOL_EVENTS | TOKENIZE_FEATURE, wire=(1, 1)):
+                 wanted=LOGPROBS | ALTS_FEATURE | TOOL_EVENTS | TOKENIZE_FEATURE | BULK | RESUME, wire=(1, 1)):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(10)
         self.serial = 0
         self.eof = False
         self.bye = None
-        self.notices, self.pongs = [], []
+        self.notices, self.pongs, self.bulk_answers = [], [], {}
         self.streams, self.live, self.waiting = {}, set(), {}
         self.next_tag = 1
         self.fds = []
@@ -230,10 +240,13 @@ class Client:
             self.close()
             raise
 
-    def send(self, kind, body):
+    def send(self, kind, body, *fds):
         packet = struct.pack("<IHHII", 0x504D4C47, kind, 0, len(body), self.serial) + body
         self.serial += 1
-        self.sock.send(packet)
+        if fds:
+            self.sock.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+        else:
+            self.sock.send(packet)
 
     def receive(self):
         """One packet: type, body, descriptors."""
@@ -325,6 +338,36 @@ class Client:
         self.ring()
         return True
 
+    def note(self, tag, *stream):
+        self.next_tag = max(self.next_tag, tag + 1)
+        self.streams[tag] = Stream(tag, *stream)
+        self.live.add(tag)
+        return self.streams[tag]
+
+    def bulk(self, number, data, seals=0xF, size=None, kind=1):
+        """2.4: a sealed memfd; the daemon's answer, 0 or negative, None when it hung up."""
+        fd = os.memfd_create("glmw", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.truncate(fd, len(data)) if not any(data) else os.write(fd, data)  # all zeros: one hole
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            self.send(BULK_PACKET, struct.pack("<IIQ16x", number, kind, len(data) if size is None else size), fd)
+        finally:
+            os.close(fd)
+        self.bulk_answers.pop(number, None)
+        while number not in self.bulk_answers and not self.eof:
+            self.take() or self.sleep()
+        return self.bulk_answers.get(number)
+
+    def submit_bulk(self, number, opcode=SUBMIT, flags=0, max_tokens=0):
+        tag, client_ns = self.next_tag, time.monotonic_ns()
+        rule(self.entry(opcode, flags | BULK_FLAG, 0, tag, number, 0, max_tokens, 0, client_ns), "a full ring")
+        return self.note(tag, opcode, flags, client_ns, self.limits)
+
+    def resume(self, stream_id, seq):
+        tag, client_ns = self.next_tag, time.monotonic_ns()
+        rule(self.entry(RESUME_OP, 0, 0, tag, stream_id, seq, client_ns=client_ns), "a full ring")
+        return self.note(tag, SUBMIT, 0, client_ns, self.limits, seq)
+
     def submit(self, payload, opcode=SUBMIT, flags=0, max_tokens=0, deadline_ms=0, tag=0):
         """The stream, or None when ring or arena are full."""
         rule(len(payload) <= self.limits.max_payload, "payload over the limit of this connection")
@@ -341,10 +384,7 @@ class Client:
             return None
         self.waiting[tag] = self.pay_next  # the daemon's until the first record
         self.pay_next += (len(payload) + 7) // 8 * 8
-        self.next_tag = max(self.next_tag, tag + 1)
-        self.streams[tag] = Stream(tag, opcode, flags, client_ns, self.limits)
-        self.live.add(tag)
-        return self.streams[tag]
+        return self.note(tag, opcode, flags, client_ns, self.limits)
 
     def cancel(self, tag):
         return self.entry(CANCEL, tag=tag)
@@ -426,6 +466,10 @@ class Client:
             self.send(PONG, body)
         elif kind == PONG:
             self.pongs.append(body)
+        elif kind in (BULK_OK, BULK_ERR):
+            number, error, zero = struct.unpack("<IiQ", body)
+            rule(zero == 0 and (error == 0 if kind == BULK_OK else error < 0), "a BULK answer")
+            self.bulk_answers[number] = error
         elif kind == NOTICE_PACKET:
             rule(len(body) == 136, "NOTICE")
             self.notices.append(struct.unpack_from("<II", body))
