@@ -12,8 +12,8 @@ Connection is for other programs, too:
     c.close()
 
 One thread, that of the loop; nothing but connecting waits.  asyncio has no hook before it sleeps, so take()
-goes on until glmd_next() returns 0, which allows sleeping as glmd_prepare() does, and in a flood it lets the
-loop run in between and calls itself soon.
+goes on until glmd_next() returns 0, which allows sleeping as glmd_prepare() does, and runs once after each
+submission; in a flood it lets the loop run in between and calls itself soon.
 """
 import argparse
 import asyncio
@@ -140,6 +140,7 @@ class Connection:
         if r < 0:
             lib.glmd_req_free(request)
             raise Error(r)
+        self.loop.call_soon(self.take)
         return tag.value
 
     async def submit(self, prompt, max_tokens):
