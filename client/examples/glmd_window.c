@@ -343,8 +343,11 @@ static void on_attempt(GObject *source, GAsyncResult *result, gpointer data) {
     struct app *a = data;
     (void)source;
     if (!g_task_propagate_boolean(G_TASK(result), NULL)) {
-        if (!a->told)
+        if (!a->told) {
             show_line(a, "note", t->error);
+            if (a->demo)
+                g_print("[%s]\n", t->error);
+        }
         a->told = TRUE;
         set_status(a, "No daemon. Trying again every second.");
         connect_soon(a);
