@@ -82,6 +82,21 @@ static int wrong(const char *text) {
     return -EINVAL;
 }
 
+/* A second value behind a first one is a mistake somewhere, and must not quietly win. */
+static int check_once(uint32_t *given, int opt) {
+    uint32_t bit = 1u << (opt - OPT_MODEL);
+    char text[80] = "";
+
+    if (*given & bit && !FAULT(option_last_wins)) {
+        for (const struct option *o = options; o->name; o++)
+            if (o->val == opt)
+                snprintf(text, sizeof text, "option --%s is there twice; give it once", o->name);
+        return wrong(text);
+    }
+    *given |= bit;
+    return 0;
+}
+
 static int no_directory(const char *path, int error) {
     fprintf(stderr,
             "glmd: %s cannot be followed, because the current directory has no name: %s; give a path that "
@@ -169,6 +184,7 @@ static int set_option(struct daemon *d, int opt) {
 }
 
 int options_parse(struct daemon *d, int argc, char **argv) {
+    uint32_t given = 0;
     bool check = false;
     int opt, r;
 
@@ -195,7 +211,9 @@ int options_parse(struct daemon *d, int argc, char **argv) {
             fputs("Try 'glmd --help'.\n", stderr);
             return -EINVAL;
         default:
-            r = set_option(d, opt);
+            r = check_once(&given, opt);
+            if (r == 0)
+                r = set_option(d, opt);
             if (r < 0)
                 return r;
         }

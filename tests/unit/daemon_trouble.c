@@ -17,6 +17,7 @@
 #include "daemonfix.h"
 #include "leakcheck.h"
 #include "rawclient.h"
+#include "runprog.h"
 
 static const char endless[] = "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12\nrepeat\n";
 
@@ -133,8 +134,8 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A stream that waits for room goes on with whatever the client sends next, be it no NOP; no timer of 100 ms has
- * to find it. Compared with NOPs in the same run, so that a busy machine slows both. */
+/* A stream that waits for room goes on with whatever the client sends next, be it no NOP; no timer of 100 ms
+ * has to find it. Compared with NOPs in the same run, so that a busy machine slows both. */
 START_TEST(any_entry_gives_credit) {
     enum { KINDS = 3, ROUNDS = 15 };
     uint64_t us[KINDS][ROUNDS];
@@ -253,6 +254,25 @@ START_TEST(the_name_appears_with_the_listener) {
 }
 END_TEST
 
+/* Somebody appends an option to a line that has it already: neither wins. */
+START_TEST(options_given_twice) {
+    static const char *const twice[][2] = {{"--socket", "/tmp/x"}, {"--model", "script:x"},
+                                           {"--config", "/tmp/x"}, {"--io-backend", "epoll"},
+                                           {"--threads", "1"},     {"--log-level", "debug"}};
+    char want[80];
+    struct runprog p;
+
+    for (size_t i = 0; i < sizeof twice / sizeof twice[0]; i++) {
+        const char *const argv[] = {
+            TEST_BUILD "/test/glmd", twice[i][0], twice[i][1], twice[i][0], twice[i][1], NULL};
+
+        ck_assert_int_eq(runprog(&p, argv, NULL, false, NULL), 2);
+        snprintf(want, sizeof want, "glmd: option %s is there twice; give it once", twice[i][0]);
+        ck_assert_msg(strstr(p.err_text, want) != NULL, "%s", p.err_text);
+    }
+}
+END_TEST
+
 START_TEST(users_are_forgotten) {
     struct server s = {0};
     uint64_t now = clock_now_ns();
@@ -291,6 +311,7 @@ int main(void) {
     tcase_add_loop_test(tc, standard_descriptors_are_missing, 0, loops);
     tcase_add_loop_test(tc, replaced_socket_is_left_alone, 0, loops);
     tcase_add_test(tc, the_name_appears_with_the_listener);
+    tcase_add_test(tc, options_given_twice);
     tcase_add_test(tc, users_are_forgotten);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
