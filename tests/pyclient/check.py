@@ -4,88 +4,22 @@
 What it receives is compared with what glmctl receives over libglmd, and every record with the rules of
 ipc/PROTOCOL.md (glmw.py raises Broken).  Leaves no process and no file.
 """
-import ctypes
 import gc
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 
 import glmw
+from daemon import Daemon
 from glmw import CANCEL_ALL, COUNT, KEEP, QUIET, TOKENIZE, Client, Refused, chat, message, sampling, stop, tlv, tokens
 
-BUILD = sys.argv[1]
-MODELS = os.environ.get("GLMD_MODELS", os.path.abspath("build/models"))
 SKY = [712, 1168, 88, 318, 876, 461, 585, 43, 762, 518, 271, 264, 290, 13]  # of nano's vocabulary
 TEXT = b"The sky is blue.\nLight from the sun."
 THINK_END, TURN_END = 4082, 4060
 ENDLESS = "vocab 100\nstop 2\nstep-us 500\nloop\nrequest\ntokens 10 11 12\nrepeat\n"
 EPROTO, EPIPE, ECANCELED, ETIMEDOUT, EOPNOTSUPP, ESHUTDOWN = -71, -32, -125, -110, -95, -108
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-class Daemon:
-    """A glmd in a directory of its own; `with` ends it and wants a clean end, unless kill() was called."""
-
-    def __init__(self, script=None, conf="", arguments=()):
-        self.dir = tempfile.TemporaryDirectory(prefix="glmd-test-")
-        path = self.dir.name
-        self.socket = path + "/glmd.sock"
-        model = MODELS + "/nano"
-        if script is not None:
-            model = f"script:{path}/model.script"
-            with open(path + "/model.script", "w") as f:
-                f.write("glmd-script 1\n" + script.replace("NANO", MODELS + "/nano"))
-        with open(path + "/glmd.conf", "w") as f:
-            f.write("[Memory]\nKeepFreeBytes=0\n" + conf)
-        self.log = open(path + "/log", "w+")
-        self.process = subprocess.Popen(
-            [BUILD + "/test/glmd", "--model", model, "--socket", self.socket, "--config", path + "/glmd.conf",
-             *arguments], stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
-        end = time.monotonic() + 60
-        while "ready after" not in self.log_text():
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.process.kill()
-                self.process.wait()
-                raise AssertionError("the daemon does not become ready: " + self.log_text()[-500:])
-            time.sleep(0.01)
-
-    def log_text(self):
-        with open(self.dir.name + "/log") as f:
-            return f.read()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        killed = self.process.returncode is not None
-        if not killed:
-            self.process.terminate()
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        log = self.log_text()
-        self.log.close()
-        self.dir.cleanup()
-        if kind is None and not killed and self.process.returncode != 0:
-            raise AssertionError(f"the daemon ended with {self.process.returncode}: {log[-500:]}")
-
-    def glmctl(self, *arguments):
-        out = subprocess.run([BUILD + "/glmctl", "run", "--socket", self.socket, "--json", *arguments],
-                             capture_output=True, timeout=60, check=True).stdout
-        return [json.loads(line) for line in out.splitlines()]
 
 
 def same(got, want, what):
@@ -191,8 +125,8 @@ def compare(s, lines):
 
 def many_tags_interleave():
     """All the tags a connection may have; each answer is whole, and they come together, not one by one."""
-    script = f"model NANO\nstep-us 300\nloop\nrequest\ntokens 39 334 593 {THINK_END} {' '.join(map(str, SKY))} {TURN_END}\n"
-    with Daemon(script, "MaxSequences=16\n") as d:
+    said = " ".join(map(str, [39, 334, 593, THINK_END, *SKY, TURN_END]))
+    with Daemon(f"model NANO\nstep-us 300\nloop\nrequest\ntokens {said}\n", "MaxSequences=16\n") as d:
         c = Client(d.socket)
         streams = []
         while len(streams) < c.limits.max_live:
@@ -227,13 +161,15 @@ def many_tags_interleave():
 def cancel_ends_one_or_all():
     with Daemon(ENDLESS) as d:
         c = Client(d.socket)
+        neighbour = Client(d.socket)
         a, b, e = (c.submit(tokens([5, 6, 7])) for _ in range(3))
+        n = neighbour.submit(tokens([5]), tag=a.tag, max_tokens=400)
         c.run(until=lambda: len(a.ids) > 20)
         holds(c.cancel(a.tag) and c.cancel(a.tag) and c.cancel(987654), "the ring is full")
         c.run(until=lambda: a.final)
         ended(a, ECANCELED, 6, "CANCEL")
-        n = len(b.ids)
-        c.run(until=lambda: len(b.ids) > n + 20)
+        before = len(b.ids)
+        c.run(until=lambda: len(b.ids) > before + 20)
         holds(not b.final and not e.final, "CANCEL ended others")
         holds(c.entry(CANCEL_ALL), "the ring is full")
         c.run()
@@ -243,36 +179,110 @@ def cancel_ends_one_or_all():
         c.run()
         ended(again, 0, 3, "a tag used again")
         same(again.ids, [10, 11, 12, 10, 11], "its ids")
+        neighbour.run()
+        ended(n, 0, 3, "an answer of another connection under a tag that was cancelled here")
         c.close()
+        neighbour.close()
 
 
 def slow_reader_loses_nothing():
-    """A ring of 64 records, read a few at a time with pauses, or hoarded until no slot is left."""
-    words = " ".join(map(str, SKY * 3))
-    with Daemon(f"model NANO\nloop\nrequest\ntokens {THINK_END} {words}\nrepeat\n") as d:
-        c = Client(d.socket, sq_log2=4, tq_log2=6, pay_log2=16, txt_log2=16)
+    """A ring that is bounded by its 64 records, and one that is bounded by its 64 KiB of text: read a few at a time
+    with pauses, or hoarded until nothing fits any more."""
+    answer = [THINK_END] + [2348, 1400, 2160, 2750] * 6 + SKY  # four words of 33 bytes, too long to lie in a record
+    with Daemon(f"model NANO\nloop\nrequest\ntokens {' '.join(map(str, answer))}\nrepeat\n") as d:
         quick = Client(d.socket)
-        streams = [c.submit(message(2, "x"), max_tokens=400) for _ in range(4)]
-        other = quick.submit(message(2, "x"), max_tokens=400)
+        other = quick.submit(message(2, "x"), max_tokens=1000)
         quick.run()
-        ended(other, 0, 3, "the answer of a quick client beside a slow one")
-        rounds = 0
-        while c.live:
-            rounds += 1
-            if not c.take(most=1 + rounds % 7, give_back=rounds % 5 == 0):
-                c.give_back()
-                c.sleep()
-            if rounds % 40 == 0:
-                time.sleep(0.01)
-        for s in streams:
-            ended(s, 0, 3, "a slow answer")
-            same(s.ids, (([THINK_END] + SKY * 3) * 10)[:400], "its ids")
-            holds(s.text[0] == other.text[0], "its text")
-        status = fresh(c)
-        holds(status["my_stalls"] > 0, "the daemon never waited: the test proves nothing")
-        same(status["my_safety_wakes"], 0, "streams that a timer had to find")
-        c.close()
+        ended(other, 0, 3, "the answer of a quick client")
         quick.close()
+        for size, portion in ((6, 7), (12, 2000)):
+            c = Client(d.socket, sq_log2=4, tq_log2=size, pay_log2=16, txt_log2=16)
+            streams = [c.submit(message(2, "x"), max_tokens=1000) for _ in range(4)]
+            rounds = 0
+            while c.live:
+                rounds += 1
+                if rounds % 40 == 1:
+                    settle(c)
+                if not c.take(most=1 + rounds % portion, give_back=rounds % 5 == 0):
+                    c.give_back()
+                    c.sleep()
+            for s in streams:
+                ended(s, 0, 3, "a slow answer")
+                same(s.ids, (answer * 26)[:1000], "its ids")
+                holds(s.text[0] == other.text[0], "its text")
+            status = fresh(c)
+            holds(status["my_stalls"] > 0, "the daemon never waited: the test proves nothing")
+            same(status["my_safety_wakes"], 0, "streams that a timer had to find")
+            c.close()
+
+
+def settle(client):
+    """Waits until the daemon publishes nothing more; how many records lie there."""
+    n, quiet = client.look(), 0
+    while quiet < 5:
+        time.sleep(0.005)
+        quiet = quiet + 1 if client.look() == n else 0
+        n = client.look()
+    return n
+
+
+def last_words_fit_a_full_ring():
+    """Nothing is read until the ring is full. USAGE and END of each tag find the places kept for them."""
+    with Daemon(ENDLESS.replace("500", "0")) as d:
+        c = Client(d.socket, tq_log2=6, txt_log2=16)
+        streams = [c.submit(tokens([5])) for _ in range(4)]
+        n = settle(c)
+        holds(64 - 16 <= n <= 64 - 12, f"{n} records in a ring of 64 with 4 live tags")
+        c.entry(CANCEL_ALL)
+        end = time.monotonic() + 10
+        while c.look() < n + 8:
+            holds(time.monotonic() < end, f"{c.look() - n} of 8 last records came")
+            time.sleep(0.001)
+        c.run()
+        for s in streams:
+            ended(s, ECANCELED, 6, "an answer in a full ring")
+        c.close()
+
+
+def requests_wait_in_the_ring():
+    """More than the records have room for: they wait in the submission ring, in order, and none is lost."""
+    with Daemon(ENDLESS, "MaxSequences=4\n") as d:
+        c = Client(d.socket, sq_log2=4, tq_log2=6, txt_log2=16)
+        streams = []
+        while len(streams) < 60:
+            s = c.submit(tokens([5]), max_tokens=9) if len(c.live) < c.limits.max_live else None
+            if s:
+                streams.append(s)
+            else:
+                settle(c)
+                c.take(most=20)
+        c.run()
+        for s in streams:
+            ended(s, 0, 3, "a request that waited")
+            same(s.ids, [10, 11, 12] * 3, "its ids")
+        c.close()
+
+
+def tool_calls_come_in_pieces():
+    call = "4083 949 62 866 1923 4087 508 1692 4088 4089 2246 277 4090 4084 "  # get_weather, city: Paris
+    tool = json.dumps({"type": "function", "function": {"name": "get_weather", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}}}}).encode()
+    with Daemon(f"model NANO\nloop\nrequest\ntokens {THINK_END} 712 {call}{call}{TURN_END}\n") as d:
+        c = Client(d.socket)
+        plain = Client(d.socket, wanted=0)
+        for client, events in ((c, [(0, 1), (0, 2), (1, 1), (1, 2)]), (plain, [])):
+            s = client.submit(tlv(16, tool) + message(2, "Weather?"))
+            client.run()
+            ended(s, 0, 5, "an answer with calls")
+            same((s.text[0], s.text[2]), (b"The", b"get_weather" * 2), "content and names")
+            same(json.loads(b"[" + s.text[3].replace(b"}{", b"},{") + b"]"), [{"city": "Paris"}] * 2, "arguments")
+            same(s.tools, events, "TOOL records")
+        cut = c.submit(tlv(16, tool) + message(2, "Weather?"), max_tokens=9)
+        c.run()
+        ended(cut, 0, 3, "an answer cut inside a call")
+        same(cut.tools, [(0, 1), (0, 3)], "TOOL records of a call that was cut")
+        c.close()
+        plain.close()
 
 
 def refusals_end_only_themselves():
@@ -435,6 +445,13 @@ def bulk_payloads():
         same((c.bulk(1, good), c.bulk(1, good)), (0, None), "an id that is alive already")
         same(c.bye and c.bye[0], EPROTO, "its BYE")
         c.close()
+        c = Client(d.socket)
+        same(c.bulk(1, good), 0, "a good object")
+        c.submit_bulk(1)
+        c.submit_bulk(1)
+        c.run()
+        same(c.bye and c.bye[0], EPROTO, "an object named twice")
+        c.close()
 
 
 def resume_goes_on_where_it_was():
@@ -459,17 +476,12 @@ def resume_goes_on_where_it_was():
         ended(everything, 0, 3, "an answer resumed after its END")
         same(everything.ids, [10, 11, 12] * 50, "all its ids")
         same((everything.next_seq, everything.usage), (t.next_seq, t.usage), "its last seq and USAGE")
-        inside = c.resume(s.stream_id, next_alts(everything))
+        inside = c.resume(s.stream_id, everything.first_alts + 1)  # 8 alternatives lie in two records
         c.run()
         holds(inside.ids == everything.ids[-len(inside.ids):] and len(inside.ids) == 149, "RESUME inside of ALTS")
         resume_refusals(c, d, s.stream_id, t.next_seq)
         c.close()
         resume_takes_away(d)
-
-
-def next_alts(stream):
-    """The seq of the second ALTS record of the first token: 8 alternatives lie in two."""
-    return stream.first_alts + 1
 
 
 def resume_refusals(c, d, stream_id, end):
@@ -485,11 +497,13 @@ def resume_refusals(c, d, stream_id, end):
 
 
 def resume_takes_away(d):
-    a, b = Client(d.socket), Client(d.socket)
+    a, b = Client(d.socket), Client(d.socket, tq_log2=6, txt_log2=16)  # what is kept does not fit at once
     s = a.submit(tokens([5]), flags=KEEP)
-    a.run(until=lambda: len(s.ids) > 10)
+    a.run(until=lambda: len(s.ids) > 200)
     t = b.resume(s.stream_id, 0)
-    b.run(until=lambda: len(t.ids) > 30)
+    while len(t.ids) < 300:
+        settle(b)
+        b.take(most=50)
     a.run()
     ended(s, ECANCELED, 6, "a tag that lost its stream")
     holds(s.error and not t.final, "ERROR of the tag, life of the stream")
@@ -502,7 +516,8 @@ def resume_takes_away(d):
 
 
 TESTS = [handshake_is_as_written, same_as_glmctl, many_tags_interleave, cancel_ends_one_or_all,
-         slow_reader_loses_nothing, refusals_end_only_themselves, broken_entries_end_the_connection, ping_and_status,
+         slow_reader_loses_nothing, last_words_fit_a_full_ring, requests_wait_in_the_ring,
+         tool_calls_come_in_pieces, refusals_end_only_themselves, broken_entries_end_the_connection, ping_and_status,
          death_keeps_what_was_published, draining_is_told, payload_is_returned_at_the_first_record,
          bulk_payloads, resume_goes_on_where_it_was]
 
