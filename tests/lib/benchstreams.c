@@ -107,6 +107,15 @@ static void *engine_main(void *e) {
     return engine_run(e) < 0 ? e : NULL;
 }
 
+/* What the daemon tells its engine of the letters' tokenizer: it decides which ids are banned in every step. */
+static const uint32_t stop_ids[] = {268, 275, 277, 276};
+static const struct vocab_view vocab = {.stop_ids = stop_ids,
+                                        .n_stop_ids = sizeof stop_ids / sizeof *stop_ids,
+                                        .think_open = 289,
+                                        .think_close = 290,
+                                        .tool_open = 291,
+                                        .tool_close = 292};
+
 static int run_engine(struct bench_streams *s, struct engine *e) {
     struct sched_req req[BENCH_MAX_STREAMS];
     struct stream_sink sink = {.ctx = s, .publish = on_events, .refresh = on_refresh, .credit = credit};
@@ -116,6 +125,7 @@ static int run_engine(struct bench_streams *s, struct engine *e) {
 
     for (uint32_t i = 0; i < BENCH_MAX_STREAMS; i++)
         atomic_store(&credit[i].records, 1u << 30);
+    engine_set_vocab(e, &vocab);
     engine_set_sink(e, &sink);
     if (pthread_create(&th, NULL, engine_main, e) != 0)
         return -EAGAIN;
