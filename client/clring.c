@@ -290,6 +290,8 @@ static uint32_t expected_seq(const struct cl_live *l, const struct glmw_rec *r) 
     uint32_t first = l->from_seq - 1, most = (GLMW_ALTS_MAX + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
     if (!l->resumed || l->accepted || r->type != GLMW_REC_ACCEPTED)
         return l->next_seq;
+    if (FAULT(client_resume_anywhere))
+        return r->seq;
     return l->from_seq == 1 || r->seq - first > most ? first : r->seq;
 }
 

@@ -16,8 +16,8 @@ struct user { /* one per uid with a connection, or with a bad record */
     uint32_t uid;
     uint32_t connections, live, kept;
     uint64_t region_bytes, bulk_bytes;
-    uint64_t bucket_full_ns; /* of SubmitRateLimit; past: it is full */
-    uint64_t refused;        /* requests and objects, for want of quota */
+    uint64_t bucket_full_ns;  /* of SubmitRateLimit; past: it is full */
+    uint64_t refused;         /* requests and objects, for want of quota */
     struct sched_usage usage; /* counted by the engine for as long as a request lives */
     uint64_t faults_since_ns, refused_until_ns;
     uint32_t faults;
@@ -29,7 +29,7 @@ struct kept {
     uint64_t id; /* 0 = free */
     struct user *user;
     struct request *request; /* the tag it has, or its life without one; NULL: it has ended */
-    uint64_t features;       /* whoever resumes it must understand its records */
+    uint64_t features;       /* of KEPT_FEATURES: whoever resumes it must understand its records */
     uint64_t until_ns;       /* without a tag: cancelled then; ended: forgotten then */
 };
 
@@ -43,7 +43,7 @@ struct request {
     struct stream_id stream;
     uint64_t tag;
     struct bulk *bulk; /* its payload, NULL when that was in the arena */
-    bool with_worker; /* pushed to prep and not heard of again: the engine may have it */
+    bool with_worker;  /* pushed to prep and not heard of again: the engine may have it */
 };
 
 enum { BULK_MAX = 16 };
@@ -138,8 +138,8 @@ void bulk_receive(struct conn *c, const struct glmw_bulk *b, int fd); /* borrows
 struct bulk *bulk_find(struct conn *c, uint64_t id);                  /* NULL: not alive */
 void bulk_detach(struct bulk *b);                                     /* NULL ok, as below */
 void bulk_drop(struct bulk *b);
-uint64_t bulk_bytes(const struct conn *c);                            /* of all in its table */
-void bulk_drop_unnamed(struct conn *c); /* those that no request holds: the connection is closing */
+uint64_t bulk_bytes(const struct conn *c); /* of all in its table */
+void bulk_drop_unnamed(struct conn *c);    /* those that no request holds: the connection is closing */
 
 /* drain.c */
 void conn_drain(struct conn *c);

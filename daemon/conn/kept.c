@@ -8,6 +8,9 @@
 #include "clock.h"
 #include "conn_impl.h"
 
+/* Those that records of an answer may use. */
+static const uint64_t KEPT_FEATURES = GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_TOOL_EVENTS;
+
 uint64_t kept_features(const struct server *s) {
     return s->max_kept ? GLMW_FEAT_RESUME : 0;
 }
@@ -71,7 +74,7 @@ struct kept *kept_new(struct conn *c) {
     while (id == 0 || is_used(s, id))
         if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id)
             return NULL;
-    *k = (struct kept){.id = id, .user = c->user, .features = c->features};
+    *k = (struct kept){.id = id, .user = c->user, .features = c->features & KEPT_FEATURES};
     c->user->kept++;
     return k;
 }

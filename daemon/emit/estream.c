@@ -228,6 +228,10 @@ void estream_farewell(struct emit_stream *s, int status, const char *text) {
                           .t_ns = r.t_ns};
     r.u.end.status = status;
     r.u.end.reason = status == -ECANCELED ? GLMW_END_CANCELED : GLMW_END_ERROR;
+    r.u.end.prompt_tokens = u.prompt_tokens;
+    r.u.end.cached_tokens = u.cached_tokens;
+    r.u.end.completion_tokens = u.completion_tokens;
+    r.u.end.accepted_tokens = u.accepted_tokens;
     econn_put(s->conn, &r);
     s->conn->urgent = true;
 }
