@@ -3,7 +3,6 @@
  * connection, its quota, and the answers. An object is mapped read-only and read in place; the descriptor is
  * closed at once. io thread. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +54,12 @@ static struct bulk **free_place(struct conn *c) {
     return NULL;
 }
 
+static void log_refusal(const struct conn *c, const char *why) {
+    struct log_fields f = {.event = LOG_EV_PROTOCOL, .conn = c->id, .uid = c->user->uid};
+
+    log_full(LOG_LEVEL_NOTICE, &f, &c->user->quota_rate, "bulk object refused: %s (process %u)", why, c->pid);
+}
+
 /* What costs nothing is looked at before the file itself, whose pages have to be walked. */
 static int take(struct conn *c, const struct glmw_bulk *m, int fd, const char **ret_why) {
     uint64_t limit = c->quota.bulk_bytes_per_uid;
@@ -67,9 +72,7 @@ static int take(struct conn *c, const struct glmw_bulk *m, int fd, const char **
     }
     if (m->bytes <= c->limits.max_bulk_bytes &&
         (c->user->bulk_bytes > limit || m->bytes > limit - c->user->bulk_bytes) && !FAULT(bulk_no_quota)) {
-        c->user->refused++;
-        *ret_why = "[Quota] MaxBulkBytesPerUid";
-        return -EDQUOT;
+        return quota_refuse(c, 0, "MaxBulkBytesPerUid");
     }
     b = calloc(1, sizeof *b);
     if (!b)
@@ -91,7 +94,6 @@ static int take(struct conn *c, const struct glmw_bulk *m, int fd, const char **
 void bulk_receive(struct conn *c, const struct glmw_bulk *m, int fd) {
     struct hello_msg msg = {.type = GLMW_PKT_BULK_OK, .u.bulk_answer.id = m->id};
     const char *why = NULL;
-    char line[128];
     int r;
 
     /* requests that ended free their objects here, so that a client may count on it as soon as it saw END */
@@ -102,8 +104,13 @@ void bulk_receive(struct conn *c, const struct glmw_bulk *m, int fd) {
     }
     r = take(c, m, fd, &why);
     if (r < 0) {
-        snprintf(line, sizeof line, "a bulk object was refused: %s", why ? why : strerror(-r));
-        conn_log(c, LOG_LEVEL_NOTICE, r == -EDQUOT ? LOG_EV_QUOTA : LOG_EV_PROTOCOL, line);
+        if (r != -EDQUOT)
+            log_refusal(c, why ? why : strerror(-r));
+        /* to find out takes a walk over the pages: it is not done for ever for who does not learn */
+        if (r == -EINVAL && ++c->bulk_refused > BULK_MAX && !FAULT(bulk_refused_for_ever)) {
+            conn_fault(c, -EPROTO, "bulk objects that break the rules, again and again");
+            return;
+        }
         msg.type = GLMW_PKT_BULK_ERR;
         msg.u.bulk_answer.error = r;
     }

@@ -21,7 +21,7 @@ struct user { /* one per uid with a connection, or with a bad record */
     struct sched_usage usage; /* counted by the engine for as long as a request lives */
     uint64_t faults_since_ns, refused_until_ns;
     uint32_t faults;
-    struct log_rate rate, debug_rate; /* comings and goings must not hide faults */
+    struct log_rate rate, quota_rate, debug_rate; /* refusals, comings and goings must not hide faults */
 };
 
 /* A stream that can be resumed, and for a while what is left of it. */
@@ -83,6 +83,7 @@ struct conn {
     struct request *requests;
     uint32_t n_live;
     struct bulk *bulk[BULK_MAX]; /* NULL: a free place */
+    uint32_t bulk_refused;       /* objects that broke a rule */
 
     bool ready;   /* entries may be waiting: look at them in the next turn */
     bool blocked; /* the first entry waits for room in the token ring */
@@ -177,7 +178,8 @@ uint64_t kept_features(const struct server *s);
 void quota_resolve(const struct server *s, const struct user *u, int fd, struct conf_quota *ret);
 /* 0, or -EDQUOT with its text, logged and counted. A request that passes is charged to the rate. */
 int quota_check_submit(struct conn *c, uint64_t tag, struct xerr *err);
-int quota_refuse(struct conn *c, uint64_t tag, const char *key); /* logs and counts; -EDQUOT */
+/* Logs and counts; -EDQUOT. tag 0: a bulk object. */
+int quota_refuse(struct conn *c, uint64_t tag, const char *key);
 
 /* listen.c */
 void listen_pause(struct server *s);

@@ -23,7 +23,7 @@ struct user *user_get(struct server *s, uint32_t uid) {
 static bool is_of_use(const struct user *u, uint64_t now) {
     return u->connections || u->live || u->kept || u->refused_until_ns > now || u->bucket_full_ns > now ||
            (u->faults && now - u->faults_since_ns < 60 * CLOCK_NS_PER_SEC) ||
-           now - u->rate.since_ns < LOG_RATE_NS;
+           now - u->rate.since_ns < LOG_RATE_NS || now - u->quota_rate.since_ns < LOG_RATE_NS;
 }
 
 void user_put(struct server *s, struct user *u) {

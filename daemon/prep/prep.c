@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "clock.h"
 #include "outtools.h"
@@ -62,6 +63,9 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
         status = r->sealed ? decode_sealed(m, r) : 0;
     if (status == 0)
         status = prep_make(m, s, r, &r->error);
+    /* io unmaps it later: taking many pages out of the tables is work, and better done here */
+    if (r->sealed)
+        madvise((void *)(uintptr_t)r->sealed, r->payload_len, MADV_DONTNEED);
     if (status < 0) {
         if (r->error.code == 0)
             xerr_set(&r->error, status, "the request could not be prepared: %s", strerror(-status));

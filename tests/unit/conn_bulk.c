@@ -207,12 +207,28 @@ START_TEST(bad_objects_are_refused) {
     raw_open(&c, f.socket, NULL);
     send_bulk(&c, 3, GLMW_BULK_PAYLOAD, bytes, fd);
     ck_assert_int_eq(answer(&c, 3), -EINVAL);
-    daemonfix_expect_log(&f, "a bulk object was refused: bulk ");
+    daemonfix_expect_log(&f, "bulk object refused: bulk ");
     ck_assert_int_eq(give(&c, 3, 4096), 0); /* the id is not alive */
     e = naming(1, 3);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 1, NULL), 0);
     raw_close(&c);
+}
+END_TEST
+
+/* Each costs the daemon a walk over its pages. */
+START_TEST(bad_objects_have_an_end) {
+    uint64_t bytes;
+
+    raw_open(&c, f.socket, NULL);
+    for (int i = 0; i < 16; i++) {
+        int fd = bad_descriptor(6, &bytes);
+
+        send_bulk(&c, 3, GLMW_BULK_PAYLOAD, bytes, fd);
+        ck_assert_int_eq(answer(&c, 3), -EINVAL);
+    }
+    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, bytes, bad_descriptor(6, &bytes));
+    cut_off("bulk objects that break the rules, again and again");
 }
 END_TEST
 
@@ -405,8 +421,8 @@ START_TEST(quota_of_the_user) {
     ck_assert_int_eq(give(&other, 2, MAX_BYTES), 0);
     ck_assert_int_eq(give(&c, 3, 4096), -EDQUOT);
     ck_assert_int_eq(give(&other, 3, 4096), -EDQUOT);
-    snprintf(line, sizeof line, "[Quota] MaxBulkBytesPerUid (process %d) conn=3 uid=%u", (int)getpid(),
-             (unsigned)getuid());
+    snprintf(line, sizeof line, "bulk object refused: [Quota] MaxBulkBytesPerUid (process %d) conn=3 uid=%u",
+             (int)getpid(), (unsigned)getuid());
     daemonfix_expect_log(&f, line);
     e = naming(1, 2);
     raw_submit(&other, &e);
@@ -516,6 +532,7 @@ static void add_case(Suite *s, const char *name, SFun setup) {
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, object_is_the_payload);
     tcase_add_loop_test(tc, bad_objects_are_refused, 0, 14);
+    tcase_add_test(tc, bad_objects_have_an_end);
     tcase_add_test(tc, too_large_is_refused);
     tcase_add_test(tc, id_alive_twice);
     tcase_add_test(tc, seventeen_objects);
