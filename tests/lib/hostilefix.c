@@ -17,7 +17,7 @@ static void setup_backend(const char *backend) {
                             "request\ntokens 10 11 12 13 14 15 16 17 18 19 2\n"
                             "request first 90\ntokens 10 11 12\nrepeat\n"
                             "request first 91\ntokens 20 21 22 2\n");
-    daemonfix_start(&hf.f, "[IPC]\nHandshakeTimeoutSec=1\nMaxConnections=6\n");
+    daemonfix_start(&hf.f, "[IPC]\nHandshakeTimeoutSec=1\nMaxConnections=6\n[Quota]\nSubmitRateLimit=1000000\n");
     raw_open(&hf.honest, hf.f.socket, NULL);
     struct glmw_entry e = raw_request(&hf.honest, 1);
     raw_submit(&hf.honest, &e);

@@ -217,6 +217,7 @@ START_TEST(more_than_1023_descriptors) {
     static int held[CONNS];
     struct hello_msg h = raw_hello();
     struct rawclient first, last, c;
+    struct glmw_entry e;
     struct daemonfix f;
     int before;
 
@@ -226,6 +227,10 @@ START_TEST(more_than_1023_descriptors) {
     h.u.hello.pay_log2 = GLMW_PAY_LOG2_MIN;
     h.u.hello.txt_log2 = GLMW_TXT_LOG2_MIN;
     raw_open(&first, f.socket, &h);
+    e = raw_request(&first, 1);
+    e.max_tokens = 1;
+    raw_submit(&first, &e);
+    ck_assert_int_eq(raw_until_end(&first, 1, NULL), 0); /* the daemon has closed its copies by then */
     before = daemonfix_resources(&f);
     for (int i = 0; i < CONNS; i++) {
         raw_open(&c, f.socket, &h);
@@ -239,9 +244,9 @@ START_TEST(more_than_1023_descriptors) {
         struct rawclient *both[] = {&first, &last};
 
         for (int i = 0; i < 2; i++) {
-            struct glmw_entry e = raw_request(both[i], tag);
             uint32_t tokens;
 
+            e = raw_request(both[i], tag);
             e.max_tokens = 7;
             raw_submit(both[i], &e);
             ck_assert_int_eq(raw_until_end(both[i], tag, &tokens), 0);
