@@ -287,8 +287,12 @@ static int bulk_check(int fd, uint64_t bytes, const char **ret_reason) {
     }
     struct stat st;
     struct statfs fs;
-    if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0)
-        return -errno;
+    int r;
+    do
+        r = fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0 ? -errno : 0;
+    while (r == -EINTR);
+    if (r < 0)
+        return r;
     if (!S_ISREG(st.st_mode) || fs.f_type != TMPFS_MAGIC) {
         *ret_reason = "bulk memfd is not a regular one of normal pages (huge pages are refused)";
         return -EINVAL;
@@ -300,6 +304,8 @@ static int bulk_check(int fd, uint64_t bytes, const char **ret_reason) {
     /* A hole would be filled, and paid for, by whoever reads it first. Blocks alone can lie (pages may be
      * preallocated behind the end), the hole search alone would trust one file system detail. */
     off_t hole = lseek(fd, 0, SEEK_HOLE);
+    if (hole < 0)
+        return -errno;
     if ((uint64_t)st.st_blocks < (bytes + 511) / 512 || (hole != st.st_size && !FAULT(shm_bulk_hole))) {
         *ret_reason = "bulk memfd has holes: write every byte before sealing";
         return -EINVAL;

@@ -5,15 +5,16 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc demo spin soak golden install
+.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc demo spin soak stress golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
 	@echo 'make check      install what is missing, build, run every test (SAN=address|thread for sanitizers)'
-	@echo 'make check-long check, both sanitizers, planted faults, fuzzers, aarch64 under emulation'
+	@echo 'make check-long check, both sanitizers, stress, planted faults, fuzzers, aarch64 under emulation'
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
+	@echo 'make stress     10^9 records over the rings and 10^8 through a daemon on each loop, with sides that are killed'
 	@echo 'make soak       30 minutes (SOAK_MINUTES) of kills, stalls and cancels; memory and descriptors stay flat'
 	@echo 'make mutate     plant faults one by one; each must be caught by its named test'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=60 seconds each, with clang'
@@ -62,6 +63,15 @@ golden:
 spin:
 	@tests/spin/run.sh
 
+# A thousand million records over the bare rings, a hundred million through a daemon on each loop: half an hour
+STRESS_RECORDS ?= 1000000000
+STRESS_DAEMON_RECORDS ?= 100000000
+stress:
+	@tests/deps.sh build test
+	@+$(MAKE) --no-print-directory tests
+	GLMD_STRESS_RECORDS=$(STRESS_RECORDS) $(O)/unit/ipc_stress
+	GLMD_STRESS_DAEMON_RECORDS=$(STRESS_DAEMON_RECORDS) $(O)/unit/daemon_stress
+
 # SOAK_MINUTES=30; SOAK_JSON=1 prints one object
 soak:
 	@tests/deps.sh build test
@@ -72,6 +82,7 @@ check-long: check
 	@GLMD_MUTATION_CLIENTS=20000 GLMD_MUTATION_SEED=1000000 build/unit/conn_mutation
 	@+$(MAKE) --no-print-directory check SAN=address
 	@+$(MAKE) --no-print-directory check SAN=thread
+	@+$(MAKE) --no-print-directory stress
 	@+$(MAKE) --no-print-directory mutate
 	@+$(MAKE) --no-print-directory fuzz
 	@+$(MAKE) --no-print-directory check-arm

@@ -22,11 +22,13 @@ enum { ENTRIES = 256, ALLOWED_OPS = 5 };
 
 struct impl {
     struct io_uring ring;
-    bool rearm; /* some source asks for it */
-    bool again; /* something found no room in the ring: the next turn tries, soon */
+    bool rearm;                /* some source asks for it */
+    bool again;                /* something found no room in the ring: the next turn tries, soon */
+    uint64_t refused_since_ns; /* the kernel takes and gives nothing; 0 = it does */
 };
 
-#define AGAIN_NS (10 * CLOCK_NS_PER_MS)
+#define AGAIN_NS   (10 * CLOCK_NS_PER_MS)
+#define GIVE_UP_NS (10 * CLOCK_NS_PER_SEC)
 
 /* The kernel gives user_data back in every completion: the source for an operation of its own, NULL for
  * cancellations, whose result says nothing we need. */
@@ -207,12 +209,16 @@ static void rearm_all(struct loop *l) {
     }
 }
 
-/* The kernel is out of memory for now. Completions are there or not; without any, the turn waits in its
- * place. */
-static void breathe(void) {
+/* The kernel is out of memory, as a rule for a moment, in which the turn waits in its place. A daemon that
+ * hears nothing for long is better started afresh. */
+static bool is_refused_for_good(struct impl *m) {
     struct timespec ts = {.tv_nsec = (long)CLOCK_NS_PER_MS};
+    uint64_t now = clock_now_ns();
 
+    if (!m->refused_since_ns)
+        m->refused_since_ns = now;
     nanosleep(&ts, NULL);
+    return now - m->refused_since_ns > GIVE_UP_NS;
 }
 
 static int uring_turn(struct loop *l, uint64_t timeout_ns) {
@@ -242,8 +248,10 @@ static int uring_turn(struct loop *l, uint64_t timeout_ns) {
             complete(m, s, cqe->res, cqe->flags);
     }
     io_uring_cq_advance(&m->ring, n);
-    if (n == 0 && (r == -EAGAIN || r == -EBUSY))
-        breathe();
+    if (n > 0 || (r != -EAGAIN && r != -EBUSY))
+        m->refused_since_ns = 0;
+    else if (is_refused_for_good(m))
+        return r;
     rearm_all(l);
     return 0;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Linked into programs whose calls shall fail, with --wrap for every name in failwrap.syms. Each function counts and
- * either does its work or pretends that the system refused; errors are such as the system gives for that call. Runs
- * on any thread of the program, also before main. Writing to descriptor 2 never fails: it is how a failure is told.
+/* Linked into programs whose calls shall fail, with --wrap for every name in failwrap.syms. Each function
+ * counts and either does its work or pretends that the system refused; errors are such as the system gives
+ * for that call. Runs on any thread of the program, also before main. Writing to descriptor 2 never fails: it
+ * is how a failure is told.
  *
- * What cannot fail for want of something (a lookup in memory, closing) is not taken; tests/system/failcalls.sh holds
- * the list of those and compares both with what the objects call. */
+ * What cannot fail for want of something (a lookup in memory, closing) is not taken;
+ * tests/system/failcalls.sh holds the list of those and compares both with what the objects call. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -42,7 +43,8 @@ static void *from_outside(const char *path) {
     void *p = MAP_FAILED;
 
     if (fd >= 0) {
-        p = (void *)__real_syscall(SYS_mmap, NULL, sizeof(struct failctl), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        p = (void *)__real_syscall(SYS_mmap, NULL, sizeof(struct failctl), PROT_READ | PROT_WRITE, MAP_SHARED,
+                                   fd, 0);
         close(fd);
     }
     if (p == MAP_FAILED)
@@ -64,8 +66,8 @@ static bool fails(const char *name, unsigned can, int once, int ever, const void
     uint64_t n, at;
     bool hit;
 
-    if (mode == FAIL_OFF || (mode == FAIL_INTR && !(can & CAN_INTR)) || (mode == FAIL_SHORT && !(can & CAN_SHORT)) ||
-        (mode <= FAIL_WHILE && !once))
+    if (mode == FAIL_OFF || (mode == FAIL_INTR && !(can & CAN_INTR)) ||
+        (mode == FAIL_SHORT && !(can & CAN_SHORT)) || (mode <= FAIL_WHILE && !once))
         return false;
     n = atomic_fetch_add(&c->calls, 1) + 1;
     at = atomic_load(&c->at);
@@ -104,7 +106,8 @@ static bool is_file(int fd) {
     return __real_syscall(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH) == 0 && S_ISREG(st.st_mode);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void *counted(void *p) {
     if (p)
@@ -112,11 +115,11 @@ static void *counted(void *p) {
     return p;
 }
 
-#define MEMORY(name, args, pass)                                                                                       \
-    void *__real_##name args;                                                                                          \
-    void *__wrap_##name args;                                                                                          \
-    void *__wrap_##name args {                                                                                         \
-        return FAILS(name, 0, ENOMEM, ENOMEM) ? NULL : counted(__real_##name pass);                                    \
+#define MEMORY(name, args, pass)                                                                             \
+    void *__real_##name args;                                                                                \
+    void *__wrap_##name args;                                                                                \
+    void *__wrap_##name args {                                                                               \
+        return FAILS(name, 0, ENOMEM, ENOMEM) ? NULL : counted(__real_##name pass);                          \
     }
 
 MEMORY(malloc, (size_t n), (n))
@@ -180,13 +183,14 @@ int __wrap_munmap(void *p, size_t n) {
     return __real_munmap(p, n);
 }
 
-/* ---- calls that give 0 or a number, and -1 ---------------------------------------------------------------------- */
+/* ---- calls that give 0 or a number, and -1
+ * ---------------------------------------------------------------------- */
 
-#define CALL(type, name, can, once, ever, args, pass)                                                                  \
-    type __real_##name args;                                                                                           \
-    type __wrap_##name args;                                                                                           \
-    type __wrap_##name args {                                                                                          \
-        return FAILS(name, can, once, ever) ? (type)-1 : __real_##name pass;                                           \
+#define CALL(type, name, can, once, ever, args, pass)                                                        \
+    type __real_##name args;                                                                                 \
+    type __wrap_##name args;                                                                                 \
+    type __wrap_##name args {                                                                                \
+        return FAILS(name, can, once, ever) ? (type)-1 : __real_##name pass;                                 \
     }
 
 CALL(int, madvise, 0, ENOMEM, EAGAIN, (void *p, size_t n, int advice), (p, n, advice))
@@ -207,9 +211,9 @@ CALL(int, pipe2, 0, EMFILE, ENFILE, (int fds[2], int flags), (fds, flags))
 CALL(int, epoll_create1, 0, EMFILE, ENOMEM, (int flags), (flags))
 CALL(int, epoll_ctl, 0, ENOMEM, ENOSPC, (int fd, int op, int to, struct epoll_event *ev), (fd, op, to, ev))
 CALL(int, epoll_wait, CAN_INTR, 0, 0, (int fd, struct epoll_event *ev, int n, int ms), (fd, ev, n, ms))
-CALL(int, poll, CAN_INTR, ENOMEM, EAGAIN, (struct pollfd *p, nfds_t n, int ms), (p, n, ms))
-CALL(int, ppoll, CAN_INTR, ENOMEM, EAGAIN, (struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *set),
-     (p, n, t, set))
+CALL(int, poll, CAN_INTR, ENOMEM, EAGAIN, (struct pollfd * p, nfds_t n, int ms), (p, n, ms))
+CALL(int, ppoll, CAN_INTR, ENOMEM, EAGAIN,
+     (struct pollfd * p, nfds_t n, const struct timespec *t, const sigset_t *set), (p, n, t, set))
 CALL(int, signalfd, 0, EMFILE, ENOMEM, (int fd, const sigset_t *set, int flags), (fd, set, flags))
 CALL(int, timerfd_create, 0, EMFILE, ENOMEM, (int clock, int flags), (clock, flags))
 CALL(int, socket, 0, EMFILE, ENOBUFS, (int domain, int type, int protocol), (domain, type, protocol))
@@ -226,8 +230,9 @@ CALL(int, getsockname, 0, ENOBUFS, ENOBUFS, (int fd, struct sockaddr *sa, sockle
 CALL(int, getrlimit, 0, EPERM, EPERM, (__rlimit_resource_t what, struct rlimit *rl), (what, rl))
 CALL(int, setrlimit, 0, EPERM, EPERM, (__rlimit_resource_t what, const struct rlimit *rl), (what, rl))
 CALL(ssize_t, recvmsg, CAN_INTR, ENOMEM, ENOBUFS, (int fd, struct msghdr *m, int flags), (fd, m, flags))
-CALL(ssize_t, sendmsg, CAN_INTR, ENOBUFS, EAGAIN, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
-CALL(ssize_t, send, CAN_INTR, ENOBUFS, EAGAIN, (int fd, const void *p, size_t n, int flags), (fd, p, n, flags))
+CALL(ssize_t, sendmsg, CAN_INTR, ENOBUFS, ENOMEM, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+CALL(ssize_t, send, CAN_INTR, ENOBUFS, EAGAIN, (int fd, const void *p, size_t n, int flags),
+     (fd, p, n, flags))
 CALL(ssize_t, getrandom, CAN_INTR, ENOSYS, ENOSYS, (void *p, size_t n, unsigned flags), (p, n, flags))
 
 int __real_open(const char *path, int flags, ...);
@@ -239,7 +244,10 @@ int __wrap_open(const char *path, int flags, mode_t mode) {
 int __real_fcntl(int fd, int op, ...);
 int __wrap_fcntl(int fd, int op, unsigned long arg);
 int __wrap_fcntl(int fd, int op, unsigned long arg) {
-    return FAILS(fcntl, 0, EPERM, EBUSY) ? -1 : __real_fcntl(fd, op, arg);
+    /* of the operations in use, those that the system may refuse */
+    if ((op == F_ADD_SEALS || op == F_SETPIPE_SZ) && FAILS(fcntl, 0, EPERM, EBUSY))
+        return -1;
+    return __real_fcntl(fd, op, arg);
 }
 
 /* Only what the io_uring backend asks for by number, because its library has no function for it. */
@@ -250,7 +258,8 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
     return __real_syscall(number, a, b, c, d, e, f);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------------ */
+/* ---- bytes
+ * ------------------------------------------------------------------------------------------------------ */
 
 ssize_t __real_read(int fd, void *p, size_t n);
 ssize_t __wrap_read(int fd, void *p, size_t n);
@@ -276,29 +285,30 @@ ssize_t __wrap_write(int fd, const void *p, size_t n) {
     return __real_write(fd, p, n);
 }
 
-#define BYTES(name, once, ever, type, arg, many)                                                                       \
-    ssize_t __real_##name(int fd, type p, arg n, off_t at);                                                            \
-    ssize_t __wrap_##name(int fd, type p, arg n, off_t at);                                                            \
-    ssize_t __wrap_##name(int fd, type p, arg n, off_t at) {                                                           \
-        if (FAILS(name, CAN_INTR | (many > 1 ? CAN_SHORT : 0), once, ever)) {                                          \
-            if (!IS_SHORT())                                                                                           \
-                return -1;                                                                                             \
-            n /= 2;                                                                                                    \
-        }                                                                                                              \
-        return __real_##name(fd, p, n, at);                                                                            \
+#define BYTES(name, once, ever, type, arg, many)                                                             \
+    ssize_t __real_##name(int fd, type p, arg n, off_t at);                                                  \
+    ssize_t __wrap_##name(int fd, type p, arg n, off_t at);                                                  \
+    ssize_t __wrap_##name(int fd, type p, arg n, off_t at) {                                                 \
+        if (FAILS(name, CAN_INTR | (many > 1 ? CAN_SHORT : 0), once, ever)) {                                \
+            if (!IS_SHORT())                                                                                 \
+                return -1;                                                                                   \
+            n /= 2;                                                                                          \
+        }                                                                                                    \
+        return __real_##name(fd, p, n, at);                                                                  \
     }
 
 BYTES(pread, EIO, EIO, void *, size_t, n)
 BYTES(pwrite, ENOSPC, EIO, const void *, size_t, n)
 BYTES(preadv, EIO, EIO, const struct iovec *, int, n)
 
-/* ---- calls that give NULL --------------------------------------------------------------------------------------- */
+/* ---- calls that give NULL
+ * --------------------------------------------------------------------------------------- */
 
-#define POINTER(type, name, once, ever, args, pass)                                                                    \
-    type __real_##name args;                                                                                           \
-    type __wrap_##name args;                                                                                           \
-    type __wrap_##name args {                                                                                          \
-        return FAILS(name, 0, once, ever) ? NULL : __real_##name pass;                                                 \
+#define POINTER(type, name, once, ever, args, pass)                                                          \
+    type __real_##name args;                                                                                 \
+    type __wrap_##name args;                                                                                 \
+    type __wrap_##name args {                                                                                \
+        return FAILS(name, 0, once, ever) ? NULL : __real_##name pass;                                       \
     }
 
 POINTER(FILE *, fopen, EMFILE, ENOMEM, (const char *path, const char *mode), (path, mode))
@@ -327,23 +337,25 @@ json_t *__wrap_json_loadf(FILE *f, size_t flags, json_error_t *err) {
     return __real_json_loadf(f, flags, err);
 }
 
-/* ---- calls that give the error itself --------------------------------------------------------------------------- */
+/* ---- calls that give the error itself
+ * --------------------------------------------------------------------------- */
 
-#define NUMBER(name, sign, can, once, ever, args, pass)                                                                \
-    int __real_##name args;                                                                                            \
-    int __wrap_##name args;                                                                                            \
-    int __wrap_##name args {                                                                                           \
-        return FAILS(name, can, once, ever) ? sign errno : __real_##name pass;                                         \
+#define NUMBER(name, sign, can, once, ever, args, pass)                                                      \
+    int __real_##name args;                                                                                  \
+    int __wrap_##name args;                                                                                  \
+    int __wrap_##name args {                                                                                 \
+        return FAILS(name, can, once, ever) ? sign errno : __real_##name pass;                               \
     }
 
 NUMBER(pthread_create, +, 0, EAGAIN, EAGAIN,
-       (pthread_t *th, const pthread_attr_t *attr, void *(*fn)(void *), void *arg), (th, attr, fn, arg))
+       (pthread_t * th, const pthread_attr_t *attr, void *(*fn)(void *), void *arg), (th, attr, fn, arg))
 NUMBER(pthread_atfork, +, 0, ENOMEM, ENOMEM, (void (*a)(void), void (*b)(void), void (*c)(void)), (a, b, c))
 NUMBER(sd_listen_fds, -, 0, ENOMEM, EINVAL, (int unset), (unset))
-NUMBER(io_uring_queue_init_params, -, 0, ENOMEM, EPERM, (unsigned n, struct io_uring *r, struct io_uring_params *p),
-       (n, r, p))
-NUMBER(io_uring_submit, -, CAN_INTR, EAGAIN, EBUSY, (struct io_uring *r), (r))
-NUMBER(io_uring_submit_and_get_events, -, CAN_INTR, EAGAIN, EBUSY, (struct io_uring *r), (r))
+NUMBER(io_uring_queue_init_params, -, 0, ENOMEM, EPERM,
+       (unsigned n, struct io_uring *r, struct io_uring_params *p), (n, r, p))
+NUMBER(io_uring_submit, -, CAN_INTR, EAGAIN, EBUSY, (struct io_uring * r), (r))
+NUMBER(io_uring_submit_and_get_events, -, CAN_INTR, EAGAIN, EBUSY, (struct io_uring * r), (r))
 NUMBER(io_uring_submit_and_wait_timeout, -, CAN_INTR, EAGAIN, EBUSY,
-       (struct io_uring *r, struct io_uring_cqe **cqe, unsigned n, struct __kernel_timespec *ts, sigset_t *set),
+       (struct io_uring * r, struct io_uring_cqe **cqe, unsigned n, struct __kernel_timespec *ts,
+        sigset_t *set),
        (r, cqe, n, ts, set))
