@@ -85,8 +85,9 @@ struct conn {
     struct bulk *bulk[BULK_MAX]; /* NULL: a free place */
     uint32_t bulk_refused;       /* objects that broke a rule */
 
-    bool ready;   /* entries may be waiting: look at them in the next turn */
-    bool blocked; /* the first entry waits for room in the token ring */
+    bool ready;     /* entries may be waiting: look at them in the next turn */
+    bool blocked;   /* the first entry waits for room in the token ring */
+    bool rate_paid; /* it was counted by the rate limit before it had to wait */
     uint64_t edges_since_ns, paused_until_ns;
     uint32_t edges;   /* bells without a new entry in this second */
     bool model_known; /* limits hold the model's numbers */
@@ -177,6 +178,7 @@ uint64_t kept_features(const struct server *s);
 /* quota.c */
 void quota_resolve(const struct server *s, const struct user *u, int fd, struct conf_quota *ret);
 /* 0, or -EDQUOT with its text, logged and counted. A request that passes is charged to the rate. */
+int quota_check_rate(struct conn *c, uint64_t tag, struct xerr *err); /* of RESUME too: nobody guesses fast */
 int quota_check_submit(struct conn *c, uint64_t tag, struct xerr *err);
 /* Logs and counts; -EDQUOT. tag 0: a bulk object. */
 int quota_refuse(struct conn *c, uint64_t tag, const char *key);

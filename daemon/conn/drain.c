@@ -164,6 +164,7 @@ void conn_drain(struct conn *c) {
         r = handle(c, &e[done]);
         if (r == -ENOBUFS)
             break;
+        c->rate_paid = false;
     }
     if (c->state != CONN_OPEN)
         return;

@@ -210,6 +210,8 @@ int kept_resume(struct conn *c, const struct glmw_entry *e) {
         return -EPIPE;
     }
     ret = check_allowed(c, &err);
+    if (ret == 0)
+        ret = quota_check_rate(c, e->tag, &err);
     if (ret == 0) {
         k = find(c, e->payload_off);
         if (!k) {

@@ -45,17 +45,25 @@ static bool over_rate(struct user *u, uint32_t rate, uint64_t now) {
     return false;
 }
 
+int quota_check_rate(struct conn *c, uint64_t tag, struct xerr *err) {
+    uint32_t rate = c->quota.submit_rate;
+
+    if (!c->rate_paid && over_rate(c->user, rate, clock_now_ns()))
+        return xerr_set(err, quota_refuse(c, tag, "SubmitRateLimit"),
+                        "this user sends more than %u requests a second, which is the quota ([Quota] "
+                        "SubmitRateLimit)",
+                        rate);
+    c->rate_paid = !FAULT(quota_pays_again);
+    return 0;
+}
+
 int quota_check_submit(struct conn *c, uint64_t tag, struct xerr *err) {
     const struct conf_quota *q = &c->quota;
     struct user *u = c->user;
 
     if (u->live >= q->requests_per_uid)
         return xerr_set(err, quota_refuse(c, tag, "MaxRequestsPerUid"),
-                        "this user has %u live requests, which is the quota ([Quota] MaxRequestsPerUid)", u->live);
-    if (over_rate(u, q->submit_rate, clock_now_ns()))
-        return xerr_set(err, quota_refuse(c, tag, "SubmitRateLimit"),
-                        "this user sends more than %u requests a second, which is the quota ([Quota] "
-                        "SubmitRateLimit)",
-                        q->submit_rate);
-    return 0;
+                        "this user has %u live requests, which is the quota ([Quota] MaxRequestsPerUid)",
+                        u->live);
+    return quota_check_rate(c, tag, err);
 }

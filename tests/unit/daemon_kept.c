@@ -325,6 +325,65 @@ START_TEST(fewer_features) {
 }
 END_TEST
 
+/* Numbers can be tried no faster than requests be sent. */
+START_TEST(guesses_are_counted) {
+    int no_data = 0, over = 0;
+
+    start(short_answer, "[Quota]\nSubmitRateLimit=1\n");
+    raw_open(&c, f.socket, NULL);
+    for (uint64_t tag = 1; tag <= 30; tag++) {
+        struct glmw_entry e = {.opcode = GLMW_OP_RESUME, .tag = tag, .payload_off = tag * 77};
+
+        ck_assert_int_eq(glmw_put(&c.sq, &e), 0);
+    }
+    glmw_publish(&c.sq, true);
+    raw_bell(&c);
+    for (uint64_t tag = 1; tag <= 30; tag++) {
+        int status = end_of(&c, tag);
+
+        ck_assert(status == -ENODATA || status == -EDQUOT);
+        no_data += status == -ENODATA;
+        over += status == -EDQUOT;
+    }
+    ck_assert_int_ge(no_data, 1);
+    ck_assert_int_ge(over, 10);
+    daemonfix_expect_log(&f, "SubmitRateLimit");
+    raw_close(&c);
+    finish();
+}
+END_TEST
+
+/* A request that waits for room in the ring of its answers is counted once, however often it is looked at. */
+START_TEST(waiting_entry_is_counted_once) {
+    struct hello_msg small = raw_hello();
+    struct glmw_entry e;
+    struct glmw_rec r;
+
+    small.u.hello.tq_log2 = GLMW_TQ_LOG2_MIN;
+    start("vocab 100\nrequest\ntokens 11\nrepeat\n", "[Quota]\nSubmitRateLimit=1\n");
+    raw_open(&c, f.socket, &small);
+    e = raw_request(&c, 1);
+    raw_submit(&c, &e);
+    while (glmw_peek(&c.tq) < 40) /* of 64: what is kept back and what a step needs is left */
+        usleep(10000);
+    usleep(1200000);
+    e = raw_request(&c, 2);
+    raw_submit(&c, &e);
+    for (int i = 0; i < 10; i++) {
+        usleep(10000);
+        raw_bell(&c);
+    }
+    do {
+        ck_assert(raw_record(&c, &r, 5000, false));
+        if (glmw_fetch32(&c.view.d->credit_wanted))
+            raw_bell(&c);
+    } while (r.tag != 2);
+    ck_assert_msg(r.type == GLMW_REC_ACCEPTED, "refused: %d", (int32_t)r.token);
+    raw_close(&c);
+    finish();
+}
+END_TEST
+
 /* The comparison itself, which needs no second user. */
 START_TEST(whose_it_is) {
     struct user me = {.uid = 1000};
@@ -515,6 +574,8 @@ int main(void) {
     tcase_add_test(tc, quota);
     tcase_add_test(tc, not_offered);
     tcase_add_test(tc, fewer_features);
+    tcase_add_test(tc, guesses_are_counted);
+    tcase_add_test(tc, waiting_entry_is_counted_once);
     tcase_add_test(tc, whose_it_is);
     tcase_add_test(tc, another_user);
     tcase_add_test(tc, library_goes_on);
