@@ -101,7 +101,7 @@ FUZZ_SECONDS ?= 60
 fuzz:
 	@tests/deps.sh build test fuzz
 	@+$(MAKE) --no-print-directory models
-	@+$(MAKE) --no-print-directory SAN=fuzzer CC=$(FUZZ_CC) O=build-fuzzer build-fuzzer/fuzz
+	@+$(MAKE) --no-print-directory SAN=fuzzer CC='$(FUZZ_CC)' O=build-fuzzer build-fuzzer/fuzz
 	@tests/fuzz/run.sh build-fuzzer/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 FUZZ_CC ?= clang
 
