@@ -28,7 +28,8 @@ void bulk_drop(struct bulk *b) {
         return;
     bulk_detach(b);
     b->user->bulk_bytes -= b->map.bytes;
-    shm_bulk_done(&b->map);
+    if (!FAULT(bulk_stays_mapped))
+        shm_bulk_done(&b->map);
     free(b);
 }
 

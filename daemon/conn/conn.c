@@ -3,6 +3,7 @@
  * socket until every stream is retired, because engine and emit thread write to the rings until then. io
  * thread. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -337,6 +338,15 @@ static void on_packet(struct conn *c, struct seqsock_rx *rx) {
     }
 }
 
+static bool no_descriptor_left(void) {
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == EMFILE || errno == ENFILE;
+    close(fd);
+    return false;
+}
+
 static void on_socket(void *ctx, unsigned events) {
     struct conn *c = ctx;
     struct server *s = c->server;
@@ -348,6 +358,12 @@ static void on_socket(void *ctx, unsigned events) {
 
         if (r == -EAGAIN)
             return;
+        /* the kernel says in the same way that there was no number for a descriptor it brought */
+        if (r == -EPROTO && no_descriptor_left()) {
+            conn_log(c, LOG_LEVEL_WARNING, LOG_EV_CONN_REJECTED, "no descriptor left for what a client sent");
+            conn_close(c, -EMFILE, "the daemon has no descriptor left for what was sent; try again later");
+            return;
+        }
         if (r == -EPROTO) {
             conn_fault(c, -EPROTO, "a packet too long or with too many descriptors");
             return;

@@ -25,8 +25,8 @@ int quota_refuse(struct conn *c, uint64_t tag, const char *key) {
     struct log_fields f = {.event = LOG_EV_QUOTA, .conn = c->id, .uid = c->user->uid, .tag = tag};
 
     c->user->refused++;
-    log_full(LOG_LEVEL_NOTICE, &f, &c->user->quota_rate, "%s refused: [Quota] %s (process %u)",
-             tag ? "request" : "bulk object", key, c->pid);
+    log_full(LOG_LEVEL_NOTICE, &f, &c->user->quota_rate, "%s refused: [Quota] %s",
+             tag ? "request" : "bulk object", key);
     return -EDQUOT;
 }
 

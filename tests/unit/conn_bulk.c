@@ -9,15 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemonfix.h"
 #include "leakcheck.h"
+#include "rawbulk.h"
 #include "rawclient.h"
 #include "seqsock.h"
 
-#define ALL_SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 enum { MAX_BYTES = 1 << 20, OBJECTS = 16 };
 
 static struct daemonfix f;
@@ -46,7 +47,23 @@ static void setup_uring(void) {
     setup_backend("uring");
 }
 
+/* Objects whose requests ended and whose connections closed are in the daemon's memory no more. */
+static bool is_mapped(void) {
+    char path[64], line[400];
+    bool found = false;
+    FILE *o;
+
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)f.pid);
+    o = fopen(path, "re");
+    ck_assert_ptr_nonnull(o);
+    while (fgets(line, sizeof line, o))
+        found = found || strstr(line, "memfd:object");
+    fclose(o);
+    return found;
+}
+
 static void teardown(void) {
+    uint64_t until = test_now_ms() + 10000;
     struct glmw_entry e = raw_request(&honest, 7777);
     uint32_t tokens = 0;
 
@@ -54,6 +71,10 @@ static void teardown(void) {
     ck_assert_int_eq(raw_until_end(&honest, 7777, &tokens), 0);
     ck_assert_uint_eq(tokens, 5);
     daemonfix_expect_resources(&f, before);
+    while (is_mapped()) {
+        ck_assert_msg(test_now_ms() < until, "an object stays mapped");
+        usleep(5000);
+    }
     raw_close(&honest);
     daemonfix_stop(&f);
     daemonfix_done(&f);
@@ -65,61 +86,6 @@ static void cut_off(const char *rule) {
     daemonfix_expect_log(&f, rule);
 }
 
-/* A prompt of three ids, then ignorable bytes that fill the object: 32 at least, a multiple of 8. */
-static int object(size_t bytes, int seals) {
-    static const uint32_t prompt[4] = {5, 6, 7, 0};
-    const struct glmw_tlv tokens = {.type = GLMW_TLV_TOKENS, .len = 12};
-    const struct glmw_tlv rest = {.type = 999, .flags = GLMW_TLVF_IGNORABLE, .len = (uint32_t)(bytes - 32)};
-    int fd = memfd_create("object", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    uint8_t *b = calloc(1, bytes);
-
-    ck_assert_ptr_nonnull(b);
-    memcpy(b, &tokens, 8);
-    memcpy(b + 8, prompt, 16);
-    memcpy(b + 24, &rest, 8);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(write(fd, b, bytes), (ssize_t)bytes);
-    free(b);
-    if (seals)
-        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, seals), 0);
-    return fd;
-}
-
-static void send_bulk(struct rawclient *k, uint32_t id, uint32_t kind, uint64_t bytes, int fd) {
-    struct hello_msg m = {.type = GLMW_PKT_BULK, .u.bulk = {.id = id, .kind = kind, .bytes = bytes}};
-
-    raw_send(k->fd, &m, &fd, 1);
-    close(fd);
-}
-
-/* The error of the answer, 0 when the object was taken. */
-static int answer(struct rawclient *k, uint32_t id) {
-    static struct seqsock_rx rx;
-    struct hello_msg m = {0};
-    const char *why = "";
-    int r;
-
-    while ((r = seqsock_recv(k->fd, &rx)) == 0) {
-        ck_assert_int_eq(hello_decode(rx.buf, rx.len, rx.n_fds, HELLO_CLIENT_OPEN, &m, &why), 0);
-        if (m.type != GLMW_PKT_NOTICE)
-            break;
-    }
-    ck_assert_msg(r == 0, "no answer to a bulk object: %d", r);
-    ck_assert(m.type == GLMW_PKT_BULK_OK || m.type == GLMW_PKT_BULK_ERR);
-    ck_assert_uint_eq(m.u.bulk_answer.id, id);
-    return m.u.bulk_answer.error;
-}
-
-static int give(struct rawclient *k, uint32_t id, size_t bytes) {
-    send_bulk(k, id, GLMW_BULK_PAYLOAD, bytes, object(bytes, ALL_SEALS));
-    return answer(k, id);
-}
-
-static struct glmw_entry naming(uint64_t tag, uint64_t id) {
-    return (struct glmw_entry){
-        .opcode = GLMW_OP_SUBMIT, .flags = GLMW_ENT_BULK, .tag = tag, .payload_off = id};
-}
-
 START_TEST(object_is_the_payload) {
     uint32_t tokens = 0;
 
@@ -129,9 +95,9 @@ START_TEST(object_is_the_payload) {
     ck_assert_uint_eq(c.welcome.limits.max_bulk_bytes, MAX_BYTES);
     /* the same id again and again: it is free as soon as the END was seen */
     for (uint64_t tag = 1; tag <= 60; tag++) {
-        struct glmw_entry e = naming(tag, 9);
+        struct glmw_entry e = rawbulk_naming(tag, 9);
 
-        ck_assert_int_eq(give(&c, 9, tag == 1 ? MAX_BYTES : 4096), 0);
+        ck_assert_int_eq(rawbulk_give(&c, 9, tag == 1 ? MAX_BYTES : 4096), 0);
         raw_submit(&c, &e);
         ck_assert_int_eq(raw_until_end(&c, tag, &tokens), 0);
         ck_assert_uint_eq(tokens, 5);
@@ -147,33 +113,33 @@ static int bad_descriptor(int i, uint64_t *bytes) {
 
     *bytes = 4096;
     if (i == 0)
-        return object(4096, 0);
+        return rawbulk_object(4096, 0);
     if (i <= 4)
-        return object(4096, ALL_SEALS & ~seals[i]);
+        return rawbulk_object(4096, RAWBULK_SEALS & ~seals[i]);
     switch (i) {
     case 5: /* sparse */
         fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         *bytes = MAX_BYTES;
         ck_assert_int_eq(ftruncate(fd, MAX_BYTES), 0);
-        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, ALL_SEALS), 0);
+        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, RAWBULK_SEALS), 0);
         return fd;
     case 6: /* one page punched out */
-        fd = object(MAX_BYTES, 0);
+        fd = rawbulk_object(MAX_BYTES, 0);
         *bytes = MAX_BYTES;
         ck_assert_int_eq(
             fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, MAX_BYTES / 2, 4096), 0);
-        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, ALL_SEALS), 0);
+        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, RAWBULK_SEALS), 0);
         return fd;
     case 7: /* huge pages: needs none until it is touched, and the daemon does not touch it */
         fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
         if (fd < 0) /* a kernel without: no client can make one either; the next best is another file */
             return open("/dev/zero", O_RDONLY | O_CLOEXEC);
         ck_assert_int_eq(ftruncate(fd, 2 << 20), 0);
-        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, ALL_SEALS), 0);
+        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, RAWBULK_SEALS), 0);
         *bytes = MAX_BYTES;
         return fd;
     case 8: /* O_PATH of a good one */
-        fd = object(4096, ALL_SEALS);
+        fd = rawbulk_object(4096, RAWBULK_SEALS);
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
         ends[0] = open(path, O_PATH | O_CLOEXEC);
         close(fd);
@@ -190,10 +156,10 @@ static int bad_descriptor(int i, uint64_t *bytes) {
     case 11:
         return open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     case 12: /* longer than said */
-        return object(8192, ALL_SEALS);
+        return rawbulk_object(8192, RAWBULK_SEALS);
     default: /* shorter than said */
         *bytes = 8192;
-        return object(4096, ALL_SEALS);
+        return rawbulk_object(4096, RAWBULK_SEALS);
     }
 }
 
@@ -205,11 +171,11 @@ START_TEST(bad_objects_are_refused) {
 
     ck_assert_int_ge(fd, 0);
     raw_open(&c, f.socket, NULL);
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, bytes, fd);
-    ck_assert_int_eq(answer(&c, 3), -EINVAL);
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, bytes, fd);
+    ck_assert_int_eq(rawbulk_answer(&c, 3), -EINVAL);
     daemonfix_expect_log(&f, "bulk object refused: bulk ");
-    ck_assert_int_eq(give(&c, 3, 4096), 0); /* the id is not alive */
-    e = naming(1, 3);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0); /* the id is not alive */
+    e = rawbulk_naming(1, 3);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 1, NULL), 0);
     raw_close(&c);
@@ -224,28 +190,28 @@ START_TEST(bad_objects_have_an_end) {
     for (int i = 0; i < 16; i++) {
         int fd = bad_descriptor(6, &bytes);
 
-        send_bulk(&c, 3, GLMW_BULK_PAYLOAD, bytes, fd);
-        ck_assert_int_eq(answer(&c, 3), -EINVAL);
+        rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, bytes, fd);
+        ck_assert_int_eq(rawbulk_answer(&c, 3), -EINVAL);
     }
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, bytes, bad_descriptor(6, &bytes));
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, bytes, bad_descriptor(6, &bytes));
     cut_off("bulk objects that break the rules, again and again");
 }
 END_TEST
 
 START_TEST(too_large_is_refused) {
     raw_open(&c, f.socket, NULL);
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, MAX_BYTES + 4096, object(MAX_BYTES + 4096, ALL_SEALS));
-    ck_assert_int_eq(answer(&c, 3), -EMSGSIZE);
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, UINT64_MAX, object(4096, ALL_SEALS));
-    ck_assert_int_eq(answer(&c, 3), -EMSGSIZE);
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, MAX_BYTES + 4096, rawbulk_object(MAX_BYTES + 4096, RAWBULK_SEALS));
+    ck_assert_int_eq(rawbulk_answer(&c, 3), -EMSGSIZE);
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, UINT64_MAX, rawbulk_object(4096, RAWBULK_SEALS));
+    ck_assert_int_eq(rawbulk_answer(&c, 3), -EMSGSIZE);
     raw_close(&c);
 }
 END_TEST
 
 START_TEST(id_alive_twice) {
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 3, 4096), 0);
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, 4096, object(4096, ALL_SEALS));
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0);
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, 4096, rawbulk_object(4096, RAWBULK_SEALS));
     cut_off("a bulk object with an id that is alive");
 }
 END_TEST
@@ -255,22 +221,22 @@ START_TEST(seventeen_objects) {
 
     raw_open(&c, f.socket, NULL);
     for (uint32_t i = 0; i < OBJECTS; i++)
-        ck_assert_int_eq(give(&c, 100 + i, 4096), 0);
-    ck_assert_int_eq(give(&c, 500, 4096), -EBUSY);
-    e = naming(1, 107);
+        ck_assert_int_eq(rawbulk_give(&c, 100 + i, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 500, 4096), -EBUSY);
+    e = rawbulk_naming(1, 107);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 1, NULL), 0);
-    ck_assert_int_eq(give(&c, 500, 4096), 0);
-    ck_assert_int_eq(give(&c, 501, 4096), -EBUSY);
+    ck_assert_int_eq(rawbulk_give(&c, 500, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 501, 4096), -EBUSY);
     raw_close(&c);
 }
 END_TEST
 
 START_TEST(named_twice) {
-    struct glmw_entry e = naming(1, 3), again = naming(2, 3);
+    struct glmw_entry e = rawbulk_naming(1, 3), again = rawbulk_naming(2, 3);
 
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 3, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0);
     glmw_put(&c.sq, &e);
     raw_submit(&c, &again);
     cut_off("the bulk object of another request");
@@ -279,20 +245,20 @@ END_TEST
 
 START_TEST(ids_that_are_not_alive) {
     static const uint64_t ids[] = {4, 0, UINT64_MAX, UINT64_C(3) | UINT64_C(1) << 32};
-    struct glmw_entry e = naming(1, ids[_i]);
+    struct glmw_entry e = rawbulk_naming(1, ids[_i]);
 
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 3, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0);
     raw_submit(&c, &e);
     cut_off("a bulk id that is not alive");
 }
 END_TEST
 
 START_TEST(object_and_payload_in_one) {
-    struct glmw_entry e = naming(1, 3);
+    struct glmw_entry e = rawbulk_naming(1, 3);
 
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 3, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0);
     e.payload_len = 24;
     raw_submit(&c, &e);
     cut_off("a bulk object and a payload in one");
@@ -301,14 +267,14 @@ END_TEST
 
 /* The table takes pictures, requests do not yet; the object goes with the refusal. */
 START_TEST(picture_is_no_payload) {
-    struct glmw_entry e = naming(1, 3);
+    struct glmw_entry e = rawbulk_naming(1, 3);
 
     raw_open(&c, f.socket, NULL);
-    send_bulk(&c, 3, GLMW_BULK_IMAGE, 4096, object(4096, ALL_SEALS));
-    ck_assert_int_eq(answer(&c, 3), 0);
+    rawbulk_send(&c, 3, GLMW_BULK_IMAGE, 4096, rawbulk_object(4096, RAWBULK_SEALS));
+    ck_assert_int_eq(rawbulk_answer(&c, 3), 0);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 1, NULL), -EINVAL);
-    ck_assert_int_eq(give(&c, 3, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0);
     raw_close(&c);
 }
 END_TEST
@@ -316,17 +282,17 @@ END_TEST
 /* Looked into by a text worker, so after ACCEPTED. */
 START_TEST(malformed_payload_ends_the_request) {
     static const uint8_t types[] = {GLMW_REC_ACCEPTED, GLMW_REC_ERROR, GLMW_REC_USAGE, GLMW_REC_END};
-    struct glmw_entry e = naming(1, 3);
+    struct glmw_entry e = rawbulk_naming(1, 3);
     uint8_t junk[64];
     struct glmw_rec r;
     int fd = memfd_create("junk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     memset(junk, 0x5a, sizeof junk);
     ck_assert_int_eq(write(fd, junk, sizeof junk), sizeof junk);
-    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, ALL_SEALS), 0);
+    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, RAWBULK_SEALS), 0);
     raw_open(&c, f.socket, NULL);
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, sizeof junk, fd);
-    ck_assert_int_eq(answer(&c, 3), 0);
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, sizeof junk, fd);
+    ck_assert_int_eq(rawbulk_answer(&c, 3), 0);
     raw_submit(&c, &e);
     for (size_t i = 0; i < 4; i++) {
         ck_assert(raw_record(&c, &r, 10000, false));
@@ -341,10 +307,10 @@ END_TEST
 START_TEST(cancelled_at_any_moment) {
     raw_open(&c, f.socket, NULL);
     for (uint64_t tag = 1; tag <= 40; tag++) {
-        struct glmw_entry e = naming(tag, (uint32_t)tag), cancel = {.opcode = GLMW_OP_CANCEL, .tag = tag};
+        struct glmw_entry e = rawbulk_naming(tag, (uint32_t)tag), cancel = {.opcode = GLMW_OP_CANCEL, .tag = tag};
         int r;
 
-        ck_assert_int_eq(give(&c, (uint32_t)tag, MAX_BYTES), 0);
+        ck_assert_int_eq(rawbulk_give(&c, (uint32_t)tag, MAX_BYTES), 0);
         raw_submit(&c, &e);
         usleep((unsigned)(tag * 37 % 11) * 50);
         raw_submit(&c, &cancel);
@@ -364,12 +330,12 @@ START_TEST(disconnect_frees_objects) {
             int r;
 
             /* the daemon learns of the last hang-up in its own time */
-            while ((r = give(&c, i, MAX_BYTES)) == -EDQUOT && test_now_ms() < until)
+            while ((r = rawbulk_give(&c, i, MAX_BYTES)) == -EDQUOT && test_now_ms() < until)
                 usleep(1000);
             ck_assert_int_eq(r, 0);
         }
         if (round & 1) { /* some named, and the client gone before the answer */
-            struct glmw_entry a = naming(1, 0), b = naming(2, 1);
+            struct glmw_entry a = rawbulk_naming(1, 0), b = rawbulk_naming(2, 1);
 
             glmw_put(&c.sq, &a);
             raw_submit(&c, &b);
@@ -382,11 +348,11 @@ END_TEST
 
 /* The object belongs to the request, which outlives its connection: it goes with the END, wherever that is. */
 START_TEST(kept_stream_keeps_its_object) {
-    struct glmw_entry e = naming(1, 0), resume = {.opcode = GLMW_OP_RESUME, .tag = 2};
+    struct glmw_entry e = rawbulk_naming(1, 0), resume = {.opcode = GLMW_OP_RESUME, .tag = 2};
     struct glmw_rec r;
 
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 0, MAX_BYTES), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 0, MAX_BYTES), 0);
     e.flags |= GLMW_ENT_KEEP;
     raw_submit(&c, &e);
     ck_assert(raw_record(&c, &r, 10000, false));
@@ -395,15 +361,15 @@ START_TEST(kept_stream_keeps_its_object) {
     ck_assert_uint_ne(resume.payload_off, 0);
     raw_close(&c);
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 0, MAX_BYTES), 0); /* the id was the other connection's */
+    ck_assert_int_eq(rawbulk_give(&c, 0, MAX_BYTES), 0); /* the id was the other connection's */
     raw_submit(&c, &resume);
     do
         ck_assert_msg(raw_record(&c, &r, 10000, false), "no END of the resumed stream");
     while (r.type != GLMW_REC_END);
     ck_assert_int_eq(r.u.end.status, 0);
     for (uint32_t i = 1; i < 4; i++)
-        ck_assert_int_eq(give(&c, i, MAX_BYTES), 0);
-    ck_assert_int_eq(give(&c, 4, MAX_BYTES), -EDQUOT);
+        ck_assert_int_eq(rawbulk_give(&c, i, MAX_BYTES), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 4, MAX_BYTES), -EDQUOT);
     raw_close(&c);
 }
 END_TEST
@@ -415,19 +381,19 @@ START_TEST(quota_of_the_user) {
 
     raw_open(&c, f.socket, NULL);
     raw_open(&other, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 1, MAX_BYTES), 0);
-    ck_assert_int_eq(give(&c, 2, MAX_BYTES), 0);
-    ck_assert_int_eq(give(&other, 1, MAX_BYTES), 0);
-    ck_assert_int_eq(give(&other, 2, MAX_BYTES), 0);
-    ck_assert_int_eq(give(&c, 3, 4096), -EDQUOT);
-    ck_assert_int_eq(give(&other, 3, 4096), -EDQUOT);
-    snprintf(line, sizeof line, "bulk object refused: [Quota] MaxBulkBytesPerUid (process %d) conn=3 uid=%u",
-             (int)getpid(), (unsigned)getuid());
+    ck_assert_int_eq(rawbulk_give(&c, 1, MAX_BYTES), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 2, MAX_BYTES), 0);
+    ck_assert_int_eq(rawbulk_give(&other, 1, MAX_BYTES), 0);
+    ck_assert_int_eq(rawbulk_give(&other, 2, MAX_BYTES), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), -EDQUOT);
+    ck_assert_int_eq(rawbulk_give(&other, 3, 4096), -EDQUOT);
+    snprintf(line, sizeof line, "bulk object refused: [Quota] MaxBulkBytesPerUid conn=3 uid=%u",
+             (unsigned)getuid());
     daemonfix_expect_log(&f, line);
-    e = naming(1, 2);
+    e = rawbulk_naming(1, 2);
     raw_submit(&other, &e);
     ck_assert_int_eq(raw_until_end(&other, 1, NULL), 0);
-    ck_assert_int_eq(give(&c, 3, 4096), 0);
+    ck_assert_int_eq(rawbulk_give(&c, 3, 4096), 0);
     raw_close(&other);
     raw_close(&c);
 }
@@ -435,7 +401,7 @@ END_TEST
 
 START_TEST(not_asked_for) {
     struct hello_msg h = raw_hello();
-    struct glmw_entry e = naming(1, 3);
+    struct glmw_entry e = rawbulk_naming(1, 3);
 
     h.u.hello.features_wanted &= ~GLMW_FEAT_BULK;
     raw_open(&c, f.socket, &h);
@@ -443,7 +409,7 @@ START_TEST(not_asked_for) {
     ck_assert_uint_eq(c.welcome.limits.max_bulk, 0);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 1, NULL), -EOPNOTSUPP);
-    send_bulk(&c, 3, GLMW_BULK_PAYLOAD, 4096, object(4096, ALL_SEALS));
+    rawbulk_send(&c, 3, GLMW_BULK_PAYLOAD, 4096, rawbulk_object(4096, RAWBULK_SEALS));
     cut_off("a feature that was not granted");
 }
 END_TEST
@@ -451,7 +417,7 @@ END_TEST
 START_TEST(wrong_number_of_descriptors) {
     static const unsigned counts[] = {0, 2, 4};
     struct hello_msg m = {.type = GLMW_PKT_BULK, .u.bulk = {.id = 1, .kind = 1, .bytes = 4096}};
-    int fd = object(4096, ALL_SEALS);
+    int fd = rawbulk_object(4096, RAWBULK_SEALS);
     int fds[4] = {fd, fd, fd, fd};
 
     raw_open(&c, f.socket, NULL);
@@ -461,11 +427,29 @@ START_TEST(wrong_number_of_descriptors) {
 }
 END_TEST
 
+/* The daemon's own lack of descriptors is nobody's fault: the client is told so and not counted as hostile. */
+START_TEST(no_descriptor_for_an_object) {
+    struct rlimit old, tight;
+
+    raw_open(&c, f.socket, NULL);
+    ck_assert_int_eq(rawbulk_give(&c, 1, 4096), 0);
+    ck_assert_int_eq(prlimit(f.pid, RLIMIT_NOFILE, NULL, &old), 0);
+    tight = (struct rlimit){.rlim_cur = 3, .rlim_max = old.rlim_max};
+    ck_assert_int_eq(prlimit(f.pid, RLIMIT_NOFILE, &tight, NULL), 0);
+    rawbulk_send(&c, 2, GLMW_BULK_PAYLOAD, 4096, rawbulk_object(4096, RAWBULK_SEALS));
+    ck_assert_int_eq(raw_expect_close(c.fd), -EMFILE);
+    ck_assert_int_eq(prlimit(f.pid, RLIMIT_NOFILE, &old, NULL), 0);
+    raw_close(&c);
+    daemonfix_expect_log(&f, "no descriptor left for what a client sent");
+    ck_assert_ptr_null(strstr(daemonfix_log(&f), "too many descriptors"));
+}
+END_TEST
+
 /* Objects without end and no look at the answers: the daemon neither blocks nor collects. */
 START_TEST(answers_not_read) {
     struct hello_msg m = {.type = GLMW_PKT_BULK, .u.bulk = {.id = 1, .kind = 1, .bytes = 8}};
     uint8_t packet[GLMW_PACKET_MAX];
-    int fd = object(4096, ALL_SEALS), n = hello_encode(&m, packet, sizeof packet), r = 0;
+    int fd = rawbulk_object(4096, RAWBULK_SEALS), n = hello_encode(&m, packet, sizeof packet), r = 0;
     uint64_t until = test_now_ms() + 20000;
 
     raw_open(&c, f.socket, NULL);
@@ -507,13 +491,13 @@ START_TEST(object_is_not_copied) {
     daemonfix_script(&f, "vocab 100\nstop 2\nloop\nrequest\ntokens 10 11 12 13 14 2\n");
     daemonfix_start(&f, NULL);
     raw_open(&c, f.socket, NULL);
-    ck_assert_int_eq(give(&c, 1, 4096), 0);
-    e = naming(1, 1);
+    ck_assert_int_eq(rawbulk_give(&c, 1, 4096), 0);
+    e = rawbulk_naming(1, 1);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 1, NULL), 0);
     peak = peak_kib();
-    ck_assert_int_eq(give(&c, 2, BYTES), 0);
-    e = naming(2, 2);
+    ck_assert_int_eq(rawbulk_give(&c, 2, BYTES), 0);
+    e = rawbulk_naming(2, 2);
     raw_submit(&c, &e);
     ck_assert_int_eq(raw_until_end(&c, 2, NULL), 0);
     ck_assert_msg(peak_kib() - peak < BYTES / 1024 / 2, "the peak rose from %llu to %llu KiB",
@@ -547,6 +531,7 @@ static void add_case(Suite *s, const char *name, SFun setup) {
     tcase_add_test(tc, quota_of_the_user);
     tcase_add_test(tc, not_asked_for);
     tcase_add_loop_test(tc, wrong_number_of_descriptors, 0, 3);
+    tcase_add_test(tc, no_descriptor_for_an_object);
     tcase_add_test(tc, answers_not_read);
     suite_add_tcase(s, tc);
 }
