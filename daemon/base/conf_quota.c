@@ -160,13 +160,16 @@ int conf_rule_set(struct conf_rule *rule, const char *key, const char *value, co
 }
 
 int conf_rules_check(const struct conf *c, struct xerr *err) {
-    for (const struct conf_rule *r = c->rules; r < c->rules + c->n_rules; r++)
+    for (uint32_t i = 0; i < c->n_rules; i++) {
+        const struct conf_rule *r = &c->rules[i];
+
         if ((uint64_t)r->quota.requests_per_connection * 8 > c->tq_records)
             return xerr_set(err, -EINVAL,
                             "[IPC] TokenRingRecords=%u is too small for [Quota %s:%s] "
                             "MaxRequestsPerConnection=%u: at least 8 records a request are needed",
                             c->tq_records, r->is_group ? "gid" : "uid", r->name,
                             r->quota.requests_per_connection);
+    }
     return 0;
 }
 
@@ -209,7 +212,8 @@ int conf_rules_reload(struct conf *c, struct conf *from) {
 void conf_rules_print(const struct conf *c, FILE *f) {
     char value[32];
 
-    for (struct conf_rule *r = c->rules; r < c->rules + c->n_rules; r++) {
+    for (uint32_t k = 0; k < c->n_rules; k++) {
+        struct conf_rule *r = &c->rules[k];
         const struct conf_row *row;
 
         fprintf(f, "\n[Quota %s:%s]\n", r->is_group ? "gid" : "uid", r->name);
@@ -247,7 +251,9 @@ void conf_quota_for(const struct conf *c, uint32_t uid, const uint32_t *gids, si
     const struct conf_row *row;
 
     *ret = c->quota;
-    for (const struct conf_rule *r = c->rules; r < c->rules + c->n_rules; r++) {
+    for (uint32_t k = 0; k < c->n_rules; k++) {
+        const struct conf_rule *r = &c->rules[k];
+
         if (!r->is_group || !is_member(r->id, gids, n_gids))
             continue;
         for (size_t i = 0; (row = quota_row(i)); i++)

@@ -34,16 +34,19 @@ void kept_free(struct server *s, struct kept *k) {
 static void drop_oldest_ended(struct server *s, const struct user *u) {
     struct kept *oldest = NULL;
 
-    for (struct kept *k = s->kept; k < s->kept + s->max_kept; k++)
+    for (uint32_t i = 0; i < s->max_kept; i++) {
+        struct kept *k = &s->kept[i];
+
         if (k->id && k->user == u && !k->request && (!oldest || k->until_ns < oldest->until_ns))
             oldest = k;
+    }
     kept_free(s, oldest);
 }
 
 static struct kept *free_place(struct server *s) {
-    for (struct kept *k = s->kept; k < s->kept + s->max_kept; k++)
-        if (!k->id)
-            return k;
+    for (uint32_t i = 0; i < s->max_kept; i++)
+        if (!s->kept[i].id)
+            return &s->kept[i];
     return NULL;
 }
 
@@ -104,7 +107,9 @@ void kept_detach(struct request *r, int status, const char *text) {
 }
 
 void kept_tick(struct server *s, uint64_t now) {
-    for (struct kept *k = s->kept; k < s->kept + s->max_kept; k++) {
+    for (uint32_t i = 0; i < s->max_kept; i++) {
+        struct kept *k = &s->kept[i];
+
         if (!k->id || k->until_ns > now || FAULT(resume_kept_for_ever))
             continue;
         if (!k->request)
@@ -140,9 +145,9 @@ static int no_data(struct xerr *err) {
 static struct kept *find(struct conn *c, uint64_t id) {
     struct server *s = c->server;
 
-    for (struct kept *k = s->kept; k < s->kept + s->max_kept; k++)
-        if (kept_is(k, id, c->user->uid))
-            return k;
+    for (uint32_t i = 0; i < s->max_kept; i++)
+        if (kept_is(&s->kept[i], id, c->user->uid))
+            return &s->kept[i];
     return NULL;
 }
 
