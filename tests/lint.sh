@@ -48,6 +48,16 @@ for f in daemon/man/*.[0-9] client/man/*.[0-9]; do
     [ -z "$out" ] || say "manual page: $out"
 done
 
+# a test that CASES.md names is there
+while IFS= read -r m; do
+    prog=${m%%\`:*} names=${m#*: }
+    prog=${prog#\`}
+    for t in ${names//,/ }; do
+        [ "$prog" = program ] || [ "$t" = row ] || grep -qsF "START_TEST($t)" "tests/unit/$prog.c" ||
+            say "tests/CASES.md names $t of tests/unit/$prog.c, which is not there"
+    done
+done < <(grep -oE '`[a-z0-9_]+`: [a-z0-9_]+(, [a-z0-9_]+)*' tests/CASES.md)
+
 if command -v shellcheck >/dev/null; then
     mapfile -t scripts < <(files '*.sh')
     shellcheck -S warning "${scripts[@]}" .ci/run || fail=1

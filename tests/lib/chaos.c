@@ -19,6 +19,7 @@
 enum { MAX_CONNS = 3, MAX_ACTS = 250 };
 
 static uint64_t state;
+static uint64_t heard_of; /* a kept stream of any of our connections, 0 = none yet */
 static uint8_t junk[4096];
 
 uint64_t mad_next(void) {
@@ -111,8 +112,7 @@ static uint32_t tlv(uint8_t *b, uint32_t at, uint32_t type, const void *body, ui
 }
 
 /* Well-formed as a rule, with some bytes changed now and then. */
-static uint32_t payload(struct mad *c) {
-    uint8_t *b = (uint8_t *)c->view.u + c->welcome.pay_off;
+static uint32_t payload(uint8_t *b) {
     uint32_t at = 0, ids[40], n = 1 + mad_below(40);
 
     for (size_t i = 0; i < sizeof junk; i++)
@@ -148,12 +148,52 @@ void mad_submit(struct mad *c) {
     struct glmw_entry e = {
         .opcode = (uint8_t)(mad_below(6) ? GLMW_OP_SUBMIT : GLMW_OP_TOKENIZE + mad_below(2)),
         .flags = mad_below(2) ? GLMW_ENT_QUIET : 0,
-        .payload_len = payload(c),
+        .payload_len = payload((uint8_t *)c->view.u + c->welcome.pay_off),
         .tag = 1 + mad_below(5000),
         .max_tokens = mad_below(60),
         .deadline_ms = mad_below(4) ? 0 : mad_below(50),
     };
 
+    if (e.opcode == GLMW_OP_SUBMIT && c->welcome.features & GLMW_FEAT_RESUME && mad_below(4) == 0) {
+        e.flags |= GLMW_ENT_KEEP;
+        e.max_tokens |= 1; /* it goes on without us: not for ever */
+    }
+    mad_put(c, &e);
+}
+
+/* A bulk object, which is well-formed as a rule, and perhaps the request that names it. */
+static void bulk(struct mad *c) {
+    static uint8_t body[1 << 16];
+    struct glmw_entry e = {.opcode = GLMW_OP_SUBMIT, .flags = GLMW_ENT_BULK, .tag = 1 + mad_below(5000)};
+    struct hello_msg m = {.type = GLMW_PKT_BULK};
+    int fd = memfd_create("mad", MFD_CLOEXEC | (mad_below(8) ? MFD_ALLOW_SEALING : 0));
+    uint8_t packet[GLMW_PACKET_MAX];
+    int n;
+
+    m.u.bulk.id = mad_below(20);
+    m.u.bulk.kind = mad_below(8) ? 1 : mad_below(4);
+    m.u.bulk.bytes = payload(body);
+    ignore(write(fd, body, m.u.bulk.bytes));
+    if (mad_below(8))
+        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    m.u.bulk.bytes += mad_below(8) ? 0 : mad_below(9000);
+    n = hello_encode(&m, packet, sizeof packet);
+    if (n > 0)
+        seqsock_send(c->fd, packet, (size_t)n, &fd, 1);
+    close(fd);
+    usleep(mad_below(500));
+    e.payload_off = mad_below(6) ? m.u.bulk.id : mad_below(20);
+    e.max_tokens = mad_below(60);
+    if (mad_below(5))
+        mad_put(c, &e);
+}
+
+/* The stream that was heard of last, or a guess. */
+static void resume(struct mad *c) {
+    struct glmw_entry e = {.opcode = GLMW_OP_RESUME, .tag = 1 + mad_below(5000)};
+
+    e.payload_off = heard_of && mad_below(8) ? heard_of : mad_next();
+    e.session = mad_below(2) ? 0 : mad_below(300);
     mad_put(c, &e);
 }
 
@@ -174,8 +214,11 @@ static void read_some(struct mad *c) {
     uint32_t most = mad_below(2) ? UINT32_MAX : mad_below(20);
     struct glmw_rec r;
 
-    for (int n = glmw_peek(&c->tq); n > 0 && most > 0; n--, most--)
+    for (int n = glmw_peek(&c->tq); n > 0 && most > 0; n--, most--) {
         glmw_take(&c->tq, &r);
+        if (r.type == GLMW_REC_ACCEPTED && r.u.accepted.stream_id)
+            heard_of = r.u.accepted.stream_id;
+    }
     if (glmw_give_back(&c->tq, &c->view.d->credit_wanted) && mad_below(10))
         mad_put(c, &nop);
 }
@@ -261,7 +304,11 @@ static void act(struct mad *c, bool rude) {
         .opcode = (uint8_t)mad_next(), .tag = mad_next(), .payload_len = (uint32_t)mad_next()};
     uint32_t what = mad_below(rude ? 100 : 85);
 
-    if (what < 35)
+    if (what < 4 && c->welcome.features & GLMW_FEAT_BULK)
+        bulk(c);
+    else if (what < 7 && c->welcome.features & GLMW_FEAT_RESUME)
+        resume(c);
+    else if (what < 35)
         mad_submit(c);
     else if (what < 50)
         cancel(c);

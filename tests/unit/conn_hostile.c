@@ -19,14 +19,16 @@
  *     descriptors                 descriptors_with_hello; conn_floods: unasked_descriptors_are_closed,
  *                                 descriptors_close_in_every_order, half_closed_sockets; bulk: ipc_shm, conn_bulk
  *  7  quotas                      too_many_connections, ten_faults_refuse_the_user; daemon_errors:
- *                                 too_many_live_requests; conn_floods: a_refused_user_is_refused_alone
- *  8  nothing about others        conn_rules: status_shows_only_own_use
+ *                                 too_many_live_requests; daemon_quota; conn_bulk: quota_of_the_user;
+ *                                 daemon_kept: quota; conn_floods: a_refused_user_is_refused_alone
+ *  8  nothing about others        conn_rules: status_shows_only_own_use; daemon_kept: another_user, whose_it_is
  *  9  zeros in new memory         conn_rules: regions_hold_nothing_of_others, records_hold_no_leftovers; ipc_shm:
  *                                 regions_start_zeroed_with_headers
  * 10  pictures                    none are taken: future_version_is_rejected_with_words (IMAGES required)
  * 11  the library's checks        client_death: one_lie_ends_the_connection, socket_lies, random_garbage
  *     flow control                ring_full_of_requests, bell_gives_credit_when_the_ring_is_full; conn_floods:
  *                                 entries_without_end_stop_nobody; daemon_trouble: stopped_client_loses_its_place
+ *     ends and cancellation       engine_bound, daemon_cancel; streams that are resumed: daemon_resume, daemon_kept
  *     all of it at random         conn_chaos, conn_mutation; deaths: daemon_death
  *     the log                     conn_floods: floods_of_faults_are_few_lines; daemon_life:
  *                                 log_holds_no_text_of_clients */

@@ -55,7 +55,7 @@ static uint64_t count_clients(void) {
     const char *san = getenv("GLMD_SAN");
 
     /* to be started costs a process under a sanitizer ten times as much */
-    return number_of("GLMD_MUTATION_CLIENTS", san && *san ? CLIENTS / 8 : CLIENTS);
+    return number_of("GLMD_MUTATION_CLIENTS", san && *san ? CLIENTS / 16 : CLIENTS);
 }
 
 /* Every stream has tokens of its own; each fifth output is drawn from three. */
