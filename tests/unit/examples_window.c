@@ -15,6 +15,12 @@
 #include "leakcheck.h"
 #include "runprog.h"
 
+#ifdef __SANITIZE_THREAD__
+#define STOP_AFTER "900"
+#else
+#define STOP_AFTER "9000"
+#endif
+
 #define QUESTION "Why is the sky blue?"
 
 static struct runprog screen, window; /* large */
@@ -97,10 +103,10 @@ START_TEST(quick_answer_leaves_painting_and_buttons) {
 
     start_screen();
     example_daemon(&f, "step-us 0\nrequest\ntokens 4082 " SKY "198\nrepeat\n");
-    start_window((const char *const[]){"-s", f.socket, "--stop-after", "9000", NULL});
+    start_window((const char *const[]){"-s", f.socket, "--stop-after", STOP_AFTER, NULL});
     ck_assert_int_eq(runprog_finish(&window), 1);
     expect_shown("\nStopped.\n[Ended.");
-    ck_assert_msg(frames() >= 5, "painted %u times beside 9000 tokens", frames());
+    ck_assert_msg(frames() >= 5, "painted %u times beside " STOP_AFTER " tokens", frames());
     daemonfix_stop(&f);
     daemonfix_done(&f);
     stop_screen();
