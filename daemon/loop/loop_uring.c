@@ -66,7 +66,8 @@ static void cancel(struct impl *m, struct loop_source *s) {
         return;
     sqe = get_sqe(m);
     if (!sqe) {
-        s->uncancelled = m->again = true;
+        if (!FAULT(loop_cancel_lost))
+            s->uncancelled = m->again = true;
         return;
     }
     s->uncancelled = false;

@@ -46,6 +46,7 @@ for model in bell credit move; do
 done
 variant bell 3 -DAHEAD=2 holds
 variant bell 3 "-DAHEAD=2 -DNOURGENT" fails
+variant credit 3 -DALONE=0 fails
 variant move 3 -DRECHECK=0 fails
 
 if [ $bad = 0 ]; then echo "spin models: all variants as expected"; else echo "spin models: FAILED"; fi
