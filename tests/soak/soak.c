@@ -269,10 +269,10 @@ static void begin(struct daemon_under *u, const char *loop) {
 }
 
 /* Some seconds of trouble. */
-static void trouble(double until_s, uint64_t began_ms) {
-    uint64_t next_watch_ms = 0;
+static void trouble(double for_s) {
+    uint64_t next_watch_ms = 0, began_ms = test_now_ms();
 
-    while ((double)(test_now_ms() - began_ms) < until_s * 1000) {
+    while ((double)(test_now_ms() - began_ms) < for_s * 1000) {
         for (int k = 0; k < N_DAEMONS; k++) {
             expect_alive(&d[k]);
             stall_daemon(&d[k]);
@@ -301,6 +301,7 @@ START_TEST(soak) {
     static struct soak_track both[N_DAEMONS];
     const struct soak_counts *counts[N_DAEMONS];
     double step = seconds / 6 < 30 ? seconds / 6 : 30, warm = seconds < 600 ? seconds / 2 : seconds / 5;
+    double at;
     uint64_t began = test_now_ms();
 
     seed = began; /* other clients in every run; said, so that a run can be told from another */
@@ -309,11 +310,12 @@ START_TEST(soak) {
     rng = seed * 2 + 1;
     begin(&d[0], "epoll");
     begin(&d[1], "uring");
-    for (double at = step; at <= seconds + step / 2; at += step) {
-        trouble(at, began);
+    do {
+        trouble(step);
+        at = (double)(test_now_ms() - began) / 1000;
         for (int k = 0; k < N_DAEMONS; k++)
             quiet(&d[k], (double)(test_now_ms() - began) / 60000, at <= warm);
-    }
+    } while (at < seconds);
     for (int k = 0; k < N_DAEMONS; k++) {
         ck_assert_uint_gt(d[k].watched, 0);
         for (int i = 0; i < ACT_COUNT; i++)
