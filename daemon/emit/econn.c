@@ -145,7 +145,24 @@ void econn_publish(struct emit_conn *c) {
     r = bell_publish(&c->tq, c->pipe_w, c->urgent, &c->counts);
     busguard_leave(&g);
     c->urgent = false;
-    if (r < 0)
+    if (r == -ENOMEM && !FAULT(emit_bell_forgotten))
+        c->bell_owed = true;
+    else if (r < 0)
+        set_error(c, r);
+    else
+        econn_ring_owed(c);
+}
+
+/* A pipe takes memory for its first byte, and when there is none the client sleeps beside what was published.
+ * Nothing is lost: the next publication, or io's timer, rings again. */
+void econn_ring_owed(struct emit_conn *c) {
+    int r;
+
+    if (!c->bell_owed || econn_is_gone(c))
+        return;
+    r = bell_ring(c->pipe_w);
+    c->bell_owed = r == -ENOMEM;
+    if (r < 0 && !c->bell_owed)
         set_error(c, r);
 }
 

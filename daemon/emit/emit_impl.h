@@ -22,6 +22,7 @@ struct emit_conn {
     _Atomic int error;     /* first fault of the client; readable without the right */
     _Atomic uint32_t live; /* readable without the right */
     bool closing;
+    bool bell_owed;               /* memory for a bell was short; what it tells of is published */
     bool urgent;                  /* something put since the last publish must wake the client */
     bool waiting;                 /* something below waits for room, and credit_wanted is set */
     bool denied;                  /* the engine was refused credit for a stream */
@@ -166,6 +167,7 @@ bool econn_trylock(struct emit_conn *c); /* false: the holder will kick the engi
 void econn_unlock(struct emit_conn *c);
 void econn_refresh(struct emit_conn *c);
 void econn_publish(struct emit_conn *c);
+void econn_ring_owed(struct emit_conn *c); /* now and then, until it worked */
 /* Closing or broken: put nothing. This and the next two are asked several times for every token. */
 static inline bool econn_is_gone(const struct emit_conn *c) {
     return c->closing ||

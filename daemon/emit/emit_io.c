@@ -95,6 +95,7 @@ bool emit_conn_rescue(struct emit_conn *c) {
     moved = c->waiting && c->tq.head != before;
     if (moved)
         c->safety_wakes++;
+    econn_ring_owed(c);
     econn_unlock(c);
     if (moved)
         emit_conn_resume(c);

@@ -187,6 +187,8 @@ static void client_life(struct world *w, enum fail_mode mode) {
         ck_assert_msg(q[i].status == want[i] && q[1].tokens == 3,
                       "%s: request %d ended with %d %s, not with %d", w->text, i, q[i].status, q[i].error,
                       want[i]);
+    ck_assert_msg(mode != FAIL_ONCE || strcmp(w->ctl->name, "write") != 0 || glmd_get_error(c, NULL) == 0,
+                  "%s: a bell that is late costs the connection", w->text);
     if (glmd_get_error(c, NULL) == 0 && q[4].stream_id && q[4].status == 0)
         come_back(w, &o, q[4].stream_id);
     glmd_close(c);
