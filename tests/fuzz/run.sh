@@ -37,11 +37,14 @@ fuzz() {
 while read -r fault t; do
     case $fault in '' | \#*) continue ;; esac
     [[ " ${targets[*]} " == *" $t "* ]] || continue
-    if GLMD_FAULT=$fault fuzz "$t" "$seconds" "$tmp/proof-" "$tmp/proof.log"; then
+    GLMD_FAULT=$fault fuzz "$t" "$seconds" "$tmp/proof-" "$tmp/proof.log"
+    rc=$?
+    what=$(grep -m 1 -oE 'AddressSanitizer: [a-z-]+|runtime error: .*|[a-z_]+\.[ch]:[0-9]+: .*|libFuzzer: [a-z ]+' "$tmp/proof.log")
+    if [ $rc -eq 0 ] || [ -z "$what" ]; then
         echo "fuzz: $t did not find the planted fault $fault in $seconds s"
         fail=1
     else
-        echo "proof  $t finds $fault: $(grep -m 1 -oE 'AddressSanitizer: [a-z-]+|[a-z_]+\.[ch]:[0-9]+: .*|deadly signal' "$tmp/proof.log")"
+        echo "proof  $t finds $fault: $what"
     fi
 done <tests/fuzz/faults.txt
 
