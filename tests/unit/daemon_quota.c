@@ -113,13 +113,14 @@ START_TEST(cache_tokens) {
     for (size_t i = 0; i < 3; i++)
         answer_submit(c, &answers[i], prompt(c, 400, 100));
     answer_submit(c, &answers[3], prompt(c, 900, 101));
-    while (!answers[2].n_tokens) {
+    /* whichever the text workers hand on last */
+    while (!answers[0].n_tokens || !answers[1].n_tokens || !answers[2].n_tokens) {
         ck_assert_msg(test_now_ms() < until, "no token");
         ck_assert_int_ge(glmd_wait(c, 100000000), 0);
         while (glmd_next(c, &ev) == 1)
             answer_take(answers, 4, &ev);
     }
-    ck_assert(answers[0].ended || answers[1].ended);
+    ck_assert(answers[0].ended || answers[1].ended || answers[2].ended);
     answers_wait(c, answers, 4, 20000);
     for (size_t i = 0; i < 3; i++)
         ck_assert_int_eq(answers[i].status, 0);
