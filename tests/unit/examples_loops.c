@@ -212,7 +212,7 @@ START_TEST(two_connections_in_one_loop) {
 END_TEST
 
 /* Processor time of a process so far. */
-static unsigned long run_ms(pid_t pid) {
+static uint64_t run_ns(pid_t pid) {
     unsigned long long ns = 0;
     char path[64];
     FILE *o;
@@ -222,7 +222,7 @@ static unsigned long run_ms(pid_t pid) {
     ck_assert_ptr_nonnull(o);
     ck_assert_int_eq(fscanf(o, "%llu", &ns), 1);
     fclose(o);
-    return (unsigned long)(ns / 1000000);
+    return ns;
 }
 
 /* Between tokens that are a quarter of a second apart: a handful of dispatches, next to no processor time
@@ -236,9 +236,9 @@ START_TEST(idle_loop_sleeps) {
     example_daemon(&f, "step-us 250000\nrequest\ntokens 4082 712 1168 88 318 876 4060\n");
     start_program(&p, _i, (const char *const[]){"-v", "-i", "20", "-s", f.socket, "a", NULL});
     runprog_expect(&p, "The");
-    before = run_ms(p.pid);
+    before = run_ns(p.pid) / 1000000;
     runprog_expect(&p, "The sky is bl");
-    used = run_ms(p.pid) - before;
+    used = run_ns(p.pid) / 1000000 - before;
     ck_assert_int_eq(runprog_finish(&p), 0);
     loop_numbers(&p, &takes, &ticks, &ms);
     ck_assert_msg(takes >= 6 && takes <= 40, "%lu dispatches for 7 tokens", takes);
@@ -249,8 +249,8 @@ START_TEST(idle_loop_sleeps) {
 }
 END_TEST
 
-static void nap_ms(long ms) {
-    struct timespec t = {0, ms * 1000000};
+static void nap_us(long us) {
+    struct timespec t = {0, us * 1000};
 
     nanosleep(&t, NULL);
 }
@@ -265,7 +265,8 @@ static bool has_ended(pid_t pid) {
 /* Stopped again and again, so that it finds a full ring each time it goes on: it takes a bounded number of
  * events before the rest of its loop has a turn. */
 START_TEST(flood_comes_in_portions) {
-    unsigned long takes, ticks, before;
+    unsigned long takes, ticks;
+    uint64_t before;
     struct daemonfix f;
     struct runprog p;
     char tokens[16];
@@ -278,11 +279,11 @@ START_TEST(flood_comes_in_portions) {
                                         "e", "f", "g", "h", NULL});
     while (!has_ended(p.pid)) {
         kill(p.pid, SIGSTOP);
-        nap_ms(30);
+        nap_us(30000);
         kill(p.pid, SIGCONT);
-        before = run_ms(p.pid); /* on a busy machine a moment later it may not even have run */
-        for (int i = 0; i < 20 && run_ms(p.pid) == before; i++)
-            nap_ms(1);
+        before = run_ns(p.pid); /* on a busy machine a moment later it may not even have run */
+        for (int i = 0; i < 200 && run_ns(p.pid) == before; i++)
+            nap_us(100);
     }
     ck_assert_int_eq(runprog_finish(&p), 0);
     loop_numbers(&p, &takes, &ticks, &ms);
