@@ -319,7 +319,7 @@ START_TEST(payload_changes_while_it_is_read) {
     raw_open(&hf.c, hf.f.socket, NULL);
     struct glmw_entry e = raw_request(&hf.c, 0);
     flipper_start(&p, twist_payload);
-    for (e.tag = 1; n_run < 100 || n_refused < 100;
+    for (e.tag = 1; n_run < 40 || n_refused < 40;
          e.tag++) { /* the other thread may have to wait for its turn */
         int status;
 

@@ -132,8 +132,13 @@ static _Noreturn void die_at(const struct daemonfix *f, enum point point, unsign
         struct glmw_entry nop = {.opcode = GLMW_OP_NOP};
 
         ck_assert(raw_record(&c, &r, 10000, false));
-        if (glmw_fetch32(&c.view.d->credit_wanted))
+        glmw_refresh(&c.sq);
+        if (!glmw_fetch32(&c.view.d->credit_wanted))
+            continue;
+        if (glmw_free_slots(&c.sq)) /* a slow daemon: earlier ones are still there */
             raw_submit(&c, &nop);
+        else
+            raw_bell(&c);
     }
     while (point == RING_FULL && !glmw_fetch32(&c.view.d->credit_wanted))
         usleep(500);
