@@ -62,8 +62,16 @@ static bool is_mapped(void) {
     return found;
 }
 
-static void teardown(void) {
+static void nothing_is_mapped(void) {
     uint64_t until = test_now_ms() + 10000;
+
+    while (is_mapped()) {
+        ck_assert_msg(test_now_ms() < until, "an object stays mapped");
+        usleep(5000);
+    }
+}
+
+static void teardown(void) {
     struct glmw_entry e = raw_request(&honest, 7777);
     uint32_t tokens = 0;
 
@@ -71,10 +79,6 @@ static void teardown(void) {
     ck_assert_int_eq(raw_until_end(&honest, 7777, &tokens), 0);
     ck_assert_uint_eq(tokens, 5);
     daemonfix_expect_resources(&f, before);
-    while (is_mapped()) {
-        ck_assert_msg(test_now_ms() < until, "an object stays mapped");
-        usleep(5000);
-    }
     raw_close(&honest);
     daemonfix_stop(&f);
     daemonfix_done(&f);
@@ -318,6 +322,7 @@ START_TEST(cancelled_at_any_moment) {
         ck_assert_msg(r == 0 || r == -ECANCELED, "END says %d", r);
     }
     raw_close(&c);
+    nothing_is_mapped();
 }
 END_TEST
 
@@ -343,6 +348,7 @@ START_TEST(disconnect_frees_objects) {
         }
         raw_close(&c);
     }
+    nothing_is_mapped();
 }
 END_TEST
 
