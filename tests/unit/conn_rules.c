@@ -89,6 +89,10 @@ static void offer_slot(struct rawclient *c) {
  */
 
 static void submit_or_broken_tokenize(struct rawclient *c, uint32_t round) {
+    uint32_t i = __atomic_load_n(&c->view.d->sq_head, __ATOMIC_RELAXED) % 16;
+    struct glmw_entry *e = (struct glmw_entry *)(void *)slot(c, i);
+
+    __atomic_store_n(&e->client_ns, round & 1, __ATOMIC_RELAXED);
     flip_slot(c, round & 1 ? first_word(GLMW_OP_SUBMIT, 24) : first_word(GLMW_OP_TOKENIZE, 23));
 }
 
@@ -98,8 +102,8 @@ static void submit_or_broken_tokenize(struct rawclient *c, uint32_t round) {
 START_TEST(entry_changes_between_check_and_use) {
     struct flipper p;
     struct glmw_rec r;
-    uint32_t n_run = 0, n_refused = 0;
-    uint64_t until = test_now_ms() + 40000;
+    uint32_t n_run = 0, n_refused = 0, n_torn = 0;
+    uint64_t until = test_now_ms() + 40000, patience = test_now_ms() + 8000;
 
     open_small();
     raw_request(&hf.c, 0);
@@ -109,7 +113,9 @@ START_TEST(entry_changes_between_check_and_use) {
         memcpy(slot(&hf.c, i), &e, sizeof e);
     }
     flipper_start(&p, submit_or_broken_tokenize);
-    while (n_run < 400 || n_refused < 400) {
+    /* halves of two entries are the proof that both threads ran at once; that is waited for, but not for ever
+     */
+    while (n_run < 400 || n_refused < 400 || (n_torn < 3 && test_now_ms() < patience)) {
         uint32_t tokens = 0, errors = 0;
 
         ck_assert_uint_lt(test_now_ms(), until);
@@ -117,6 +123,7 @@ START_TEST(entry_changes_between_check_and_use) {
         do {
             ck_assert(raw_record(&hf.c, &r, 10000, false));
             ck_assert_uint_ne(r.type, GLMW_REC_IDS);
+            n_torn += r.type == GLMW_REC_ACCEPTED && r.u.accepted.client_ns == 0;
             tokens += r.type == GLMW_REC_TOKEN;
             if (r.type == GLMW_REC_ERROR) {
                 errors++;
