@@ -213,8 +213,9 @@ static void expect_well(struct world *w) {
 
     ck_assert_int_eq(glmd_submit(w->before, request(w->before, 1, 10), &q[0].tag), 0);
     ck_assert_msg(read_events(w, w->before, q, 0, 10000), "%s: the next request hangs", w->text);
-    ck_assert_msg(q[0].status == 0 && q[0].tokens == 3, "%s: the next request ended with %d after %u tokens",
-                  w->text, q[0].status, q[0].tokens);
+    ck_assert_msg(q[0].status == 0 && q[0].tokens == 3,
+                  "%s: the next request ended with %d after %u tokens: %s", w->text, q[0].status, q[0].tokens,
+                  daemonfix_log(&w->f));
     client_life(w, FAIL_OFF);
     while (daemonfix_resources(&w->f) != w->resources || w->ctl->blocks != w->blocks ||
            w->ctl->maps != w->maps) {
