@@ -80,27 +80,12 @@ static inline bool spsc_push(struct spsc *q, const void *record) {
     return true;
 }
 
-/* Producer: wakes a sleeping consumer for records that will be pushed within microseconds. It finds none yet,
- * so its spsc_wait returns early. A consumer that is just going to sleep may miss the call, so spsc_wake must
- * still follow the records. */
-static inline void spsc_call(struct spsc *q) {
+static inline void spsc_wake(struct spsc *q) {
+    spsc_fence(q);
     if (atomic_load_explicit(&q->sleeping, memory_order_relaxed)) {
         atomic_store_explicit(&q->sleeping, 0, memory_order_relaxed);
         syscall(SYS_futex, &q->sleeping, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     }
-}
-
-static inline void spsc_wake(struct spsc *q) {
-    spsc_fence(q);
-    spsc_call(q);
-}
-
-static inline void spsc_pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 /* Consumer. A pointer to the oldest record, valid until spsc_advance; NULL when empty. */

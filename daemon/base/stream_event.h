@@ -93,9 +93,6 @@ struct stream_sink {
     /* true: publish() now only hands events to another thread; NULL: never. The engine then does it before it
      * launches the next step. */
     bool (*hands_over)(void *ctx);
-    /* a step has ended and events follow within microseconds: whoever will be handed them may wake up while
-     * they are made; NULL: nobody */
-    void (*expect)(void *ctx);
     /* asks for fresh credit of a stream found short; returns records available now */
     uint32_t (*refresh)(void *ctx, struct stream_id id);
     struct stream_credit *credit; /* [max streams] */

@@ -21,7 +21,6 @@ enum {
     STORE_DEFAULT = 64 << 10,
     BATCH = 64,
     HANDOVER_MIN = 4096,
-    CALLED_NS = 30000,
     INLINE_STEP_NS = 20000 /* of the engine's time, for a step: what would take more is handed over */
 };
 
@@ -209,14 +208,6 @@ static bool sink_hands_over(void *ctx) {
     return !publishes_itself(ctx);
 }
 
-/* The other thread's way to its core takes longer than deciding over the tokens: it is called first. */
-static void sink_expect(void *ctx) {
-    struct emit *e = ctx;
-
-    if (!publishes_itself(e) && !FAULT(emit_called_late))
-        spsc_call(&e->handover);
-}
-
 /* The right of the connection the stream is at; NULL: not now. */
 static struct emit_conn *hold_conn(struct emit_stream *s, uint64_t call, struct emit_conn **held) {
     for (;;) {
@@ -324,7 +315,6 @@ void emit_get_sink(struct emit *e, struct stream_sink *ret) {
         .ctx = e,
         .publish = sink_publish,
         .hands_over = sink_hands_over,
-        .expect = sink_expect,
         .refresh = sink_refresh,
         .credit = e->credit,
     };
@@ -388,18 +378,6 @@ static uint32_t publish_batch(struct emit *e) {
     return n;
 }
 
-/* Woken before the events are there: they are microseconds away, less than going to sleep again costs. The
- * bound is for an engine that is preempted just then. */
-static void await_called(struct emit *e) {
-    uint64_t until;
-
-    if (spsc_peek(&e->handover))
-        return;
-    until = clock_now_ns() + CALLED_NS;
-    while (!spsc_peek(&e->handover) && clock_now_ns() < until)
-        spsc_pause();
-}
-
 static void *emit_main(void *ctx) {
     struct emit *e = ctx;
 
@@ -411,7 +389,6 @@ static void *emit_main(void *ctx) {
         if (atomic_load_explicit(&e->stop, memory_order_acquire) && !spsc_peek(&e->handover))
             return NULL;
         spsc_wait(&e->handover, &e->stop, 0);
-        await_called(e);
     }
 }
 

@@ -121,8 +121,6 @@ int step_finish(struct engine *e) {
     if (r < 0)
         return engine_fail(e, "decode step", r);
     e->now_ns = clock_now_ns();
-    if (e->sink.expect)
-        e->sink.expect(e->sink.ctx);
     e->decode_ns = e->now_ns - began;
     res = kern_results(e->k, KERN_LANE_DECODE, &n);
     if (n != e->n_batch)

@@ -3,12 +3,8 @@
  * their order, nothing is lost, and no stream sleeps for ever. */
 #include <check.h>
 #include <errno.h>
-#include <dirent.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "emittest.h"
 #include "leakcheck.h"
@@ -107,68 +103,6 @@ START_TEST(publishers_do_not_mix) {
 }
 END_TEST
 
-/* How often the emit thread has gone to sleep so far; -1: it has not begun. */
-static long sleeps_now(void) {
-    DIR *d = opendir("/proc/self/task");
-    long n = -1;
-
-    ck_assert_ptr_nonnull(d);
-    for (struct dirent *de; n < 0 && (de = readdir(d));) {
-        char path[320], line[128], name[32] = "";
-        FILE *f;
-
-        snprintf(path, sizeof path, "/proc/self/task/%s/status", de->d_name);
-        f = fopen(path, "re");
-        if (!f)
-            continue;
-        while (fgets(line, sizeof line, f)) {
-            sscanf(line, "Name: %31s", name);
-            if (!strcmp(name, "glmd-emit"))
-                sscanf(line, "voluntary_ctxt_switches: %ld", &n);
-        }
-        fclose(f);
-    }
-    closedir(d);
-    return n;
-}
-
-static long emit_sleeps(void) {
-    long n = sleeps_now();
-
-    for (int i = 0; i < 500 && n < 0; i++) { /* it gives itself its name when it first runs */
-        struct timespec moment = {.tv_nsec = 10000000};
-
-        nanosleep(&moment, NULL);
-        n = sleeps_now();
-    }
-    ck_assert_int_ge(n, 0);
-    return n;
-}
-
-/* The call that precedes a step's events wakes the publisher, which finds nothing yet and sleeps again when
- * nothing follows: it neither misses the call nor spins on. One that publishes itself has nobody to call. */
-START_TEST(a_call_wakes_the_publisher) {
-    bool inline_ = _i > 0;
-    long before;
-
-    et_begin(inline_ ? 3 : 0, false);
-    et_open(&clients[0], 7, 16);
-    for (int calls = 0; calls < 5; calls++) {
-        struct timespec moment = {.tv_nsec = 20000000};
-
-        nanosleep(&moment, NULL);
-        before = emit_sleeps();
-        et_sink.expect(et_sink.ctx);
-        for (int wait = 0; wait < (inline_ ? 2 : 500) && emit_sleeps() == before; wait++)
-            nanosleep(&moment, NULL);
-        ck_assert_int_eq(emit_sleeps() - before, inline_ ? 0 : 1);
-    }
-    emit_stop(et_emit);
-    et_close(&clients[0]);
-    et_finish();
-}
-END_TEST
-
 int main(void) {
     Suite *s = suite_create("emit_threads");
     TCase *tc = tcase_create("threads");
@@ -179,7 +113,6 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_loop_test(tc, publishers_do_not_mix, 0, 1);
     tcase_add_loop_test(tc, publishers_do_not_mix, 3, 4);
-    tcase_add_loop_test(tc, a_call_wakes_the_publisher, 0, 2);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
