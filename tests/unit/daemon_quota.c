@@ -17,16 +17,17 @@
 static struct daemonfix f;
 static struct answer answers[64];
 
-/* section, id and keys: one of [Quota uid:…] or [Quota gid:…] more. */
+/* section, id and keys: one of [Quota uid:…] or [Quota gid:…] more. One text worker hands prompts on in the order
+ * in which they came. */
 static void start(const char *script, const char *text, const char *section, unsigned id, const char *keys) {
     char conf[600];
 
     daemonfix_init(&f);
     snprintf(f.backend, sizeof f.backend, "epoll");
     daemonfix_script(&f, script);
-    snprintf(conf, sizeof conf, "%s", text);
+    snprintf(conf, sizeof conf, "[Text]\nWorkers=1\n%s", text);
     if (section)
-        snprintf(conf, sizeof conf, "%s[Quota %s:%u]\n%s", text, section, id, keys);
+        snprintf(conf, sizeof conf, "[Text]\nWorkers=1\n%s[Quota %s:%u]\n%s", text, section, id, keys);
     daemonfix_start(&f, conf);
 }
 
