@@ -99,8 +99,8 @@ void kept_ended(struct request *r) {
 void kept_detach(struct request *r, int status, const char *text) {
     struct server *s = r->server;
 
-    emit_stream_detach(s->opt.emit, r->stream, status, text);
-    if (!r->prep) /* over; it is taken from the list of the retired */
+    /* over: it is taken from the list of the retired, and the connection it ended on stays until then */
+    if (!emit_stream_detach(s->opt.emit, r->stream, status, text) && !(FAULT(kept_moves_ended) && r->prep))
         return;
     request_move(r, NULL);
     r->kept->until_ns = patience(s);

@@ -110,8 +110,9 @@ void emit_stream_ids(struct emit *e, struct stream_id id, const uint32_t *ids, u
 /* 0 when a tag can go on from there, -ENODATA when those records are gone or were never said. */
 int emit_store_check(struct emit *e, uint32_t store, struct stream_id live, uint32_t from_seq);
 /* Takes a kept stream from its tag, which gets ERROR, USAGE and END when status is not 0. It goes on without
- * a client. One that only replays is retired. Nothing happens to one that has ended meanwhile. */
-void emit_stream_detach(struct emit *e, struct stream_id id, int status, const char *text);
+ * a client. One that only replays is retired. Nothing happens to one that has ended meanwhile. False for both:
+ * the stream is, or soon will be, on the retired list, and its connection must stay until it is taken. */
+bool emit_stream_detach(struct emit *e, struct stream_id id, int status, const char *text);
 /* Gives a detached stream the tag in a: ACCEPTED, its records from from_seq on, then what comes. -ESTALE: it
  * has ended meanwhile, take what is retired; otherwise as emit_conn_accept and emit_store_check. */
 int emit_stream_attach(struct emit_conn *c, struct stream_id id, const struct emit_accept *a,

@@ -41,13 +41,15 @@ static void to_depot(struct emit_stream *s) {
     e->opt.kick(e->opt.ctx);
 }
 
-void emit_stream_detach(struct emit *e, struct stream_id id, int status, const char *text) {
+bool emit_stream_detach(struct emit *e, struct stream_id id, int status, const char *text) {
     struct emit_stream *s = estream_get(e, id);
     struct emit_conn *c;
     bool goes_on = false;
 
-    if (!s || s->conn == e->depot)
-        return;
+    if (!s)
+        return false;
+    if (s->conn == e->depot)
+        return true;
     c = s->conn;
     pthread_mutex_lock(&e->moving);
     econn_lock(c);
@@ -70,6 +72,7 @@ void emit_stream_detach(struct emit *e, struct stream_id id, int status, const c
     pthread_mutex_unlock(&e->moving);
     if (goes_on)
         to_depot(s);
+    return goes_on;
 }
 
 /* Stops what leaves the outbox, so that nothing falls out of the store meanwhile. */
