@@ -106,14 +106,16 @@ int seqsock_send(int fd, const void *packet, size_t len, const int *fds, unsigne
 }
 
 void seqsock_close(int fd) {
-    struct msghdr msg = {0}; /* no room for data or descriptors: the kernel drops both */
+    char byte;
+    struct iovec iov = {.iov_base = &byte, .iov_len = 1}; /* an emulator takes none for an error of ours */
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1}; /* no room for descriptors: the kernel drops them */
     if (!FAULT(seqsock_close_unread)) {
         shutdown(fd, SHUT_RD); /* from here on the peer cannot add to what lies here */
         for (;;) {
             ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
             if (n == 0 || (n < 0 && errno != EINTR && errno != ECONNRESET))
                 break;
-            msg = (struct msghdr){0};
+            msg = (struct msghdr){.msg_iov = &iov, .msg_iovlen = 1};
         }
     }
     /* whoever else still holds the file, a poll that is being cancelled for one: the peer sees the end now */

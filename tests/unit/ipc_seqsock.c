@@ -95,7 +95,9 @@ START_TEST(too_many_descriptors_are_closed) {
     int fds[253];
     for (int i = 0; i < 253; i++)
         fds[i] = sk[0];
-    for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++) {
+    /* an emulator that translates control data loses descriptors that do not fit its own buffer */
+    const size_t sizes = getenv("GLMD_EMULATED") ? 3 : sizeof(n) / sizeof(n[0]);
+    for (size_t i = 0; i < sizes; i++) {
         struct leakcheck l;
         const char *what;
         leakcheck_begin(&l);
