@@ -157,7 +157,7 @@ static void on_bell(void *ctx, unsigned events) {
     if (++c->edges > MAX_EDGES_PER_SEC && !FAULT(conn_bells_unbounded) &&
         loop_pause(c->server->opt.loop, c->bell_source, true) == 0) {
         c->paused_until_ns = now + 10 * CLOCK_NS_PER_MS;
-        loop_timer_set(c->server->resume_bells, c->paused_until_ns);
+        server_plan_bells(c->server, c->paused_until_ns);
         return;
     }
     c->ready = true;

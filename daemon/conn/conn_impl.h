@@ -110,6 +110,7 @@ struct server {
     struct loop_source *listener;
     struct loop_timer *resume_listen; /* out of descriptors: accept again later */
     struct loop_timer *resume_bells;
+    uint64_t resume_bells_at_ns; /* when it fires, 0 = it is off */
 
     struct conn *conns;
     struct user *users;
@@ -188,6 +189,7 @@ void listen_pause(struct server *s);
 
 /* server.c */
 void server_write_conn_status(struct server *s, struct conn *c);
+void server_plan_bells(struct server *s, uint64_t at_ns); /* a bell that is paused is looked at again then */
 
 /* user.c */
 struct user *user_get(struct server *s, uint32_t uid); /* NULL: no memory */

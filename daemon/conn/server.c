@@ -44,7 +44,16 @@ static void on_resume_bells(void *ctx) {
             next = next && next < c->paused_until_ns ? next : c->paused_until_ns;
         }
     }
+    s->resume_bells_at_ns = next;
     loop_timer_set(s->resume_bells, next);
+}
+
+/* Never later than planned: whoever is paused next would keep the others out of sight. */
+void server_plan_bells(struct server *s, uint64_t at_ns) {
+    if (s->resume_bells_at_ns && s->resume_bells_at_ns <= at_ns && !FAULT(conn_bells_put_off))
+        return;
+    s->resume_bells_at_ns = at_ns;
+    loop_timer_set(s->resume_bells, at_ns);
 }
 
 int server_new(const struct server_options *opt, struct server **ret) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams that end at the worst moment of a turn: the rooms conn, prep and emit as they are, one turn at a time on
+/* What goes wrong only at a certain moment of a turn: the rooms conn, prep and emit as they are, one turn at a time on
  * this thread, under a played engine that answers a cancellation before the call returns, as the engine's own
  * thread may. */
 #include <check.h>
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "busguard.h"
+#include "clock.h"
 #include "conn_impl.h"
 #include "leakcheck.h"
 #include "rawclient.h"
@@ -233,6 +234,58 @@ START_TEST(kept_stream_ends_while_its_connection_breaks) {
 }
 END_TEST
 
+/* As after a thousand bells in this second. */
+static void flood(struct rawclient *c, struct conn *of) {
+    of->edges = 1000;
+    of->edges_since_ns = clock_now_ns();
+    raw_bell(c);
+    loop_kick(loop);
+    ck_assert_int_eq(loop_run(loop), 0);
+    ck_assert_uint_ne(of->paused_until_ns, 0);
+}
+
+/* One bell after the other is paused; the first is heard again in its time, while the second is still out of
+ * sight. A machine that sleeps over that moment is asked again. */
+START_TEST(bells_paused_later_put_nobody_off) {
+    struct rawclient first, second;
+    struct conn *a, *b;
+    bool seen = false;
+
+    begin();
+    connect_client(&first);
+    a = server->conns;
+    connect_client(&second);
+    b = server->conns;
+    for (int i = 0; i < 500 && !seen; i++) {
+        uint64_t until;
+
+        flood(&first, a);
+        until = a->paused_until_ns;
+        usleep(6000);
+        flood(&second, b);
+        while (clock_now_ns() <= until)
+            usleep(200);
+        for (int k = 0; k < 2; k++) { /* the timer may come with either */
+            loop_kick(loop);
+            ck_assert_int_eq(loop_run(loop), 0);
+        }
+        seen = clock_now_ns() < b->paused_until_ns;
+        if (seen)
+            ck_assert_msg(a->paused_until_ns != until, "a bell is put off by one that was paused later");
+        a->edges = b->edges = 0; /* or what is heard again is out of sight again */
+        while (a->paused_until_ns || b->paused_until_ns) {
+            usleep(1000);
+            loop_kick(loop);
+            ck_assert_int_eq(loop_run(loop), 0);
+        }
+    }
+    ck_assert(seen);
+    raw_close(&first);
+    raw_close(&second);
+    finish();
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("conn_ends");
     TCase *tc = tcase_create("turn");
@@ -241,6 +294,7 @@ int main(void) {
 
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, kept_stream_ends_while_its_connection_breaks);
+    tcase_add_test(tc, bells_paused_later_put_nobody_off);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
