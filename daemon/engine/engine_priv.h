@@ -182,6 +182,8 @@ int fill_load(struct engine *e);
 /* run.c */
 /* 0, or the error that engine_fail was told. may_sleep: waits for a post when there was nothing to do. */
 int engine_round(struct engine *e, bool may_sleep);
+/* What runs and waits and what is free, for engine_get_stats(). */
+void engine_count_stats(struct engine *e);
 int engine_fail(struct engine *e, const char *what, int r); /* the device is lost; every stream ends */
 
 /* size.c: how many tokens, pages and bytes */

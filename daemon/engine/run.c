@@ -19,7 +19,7 @@ int engine_fail(struct engine *e, const char *what, int r) {
     return r < 0 ? r : -EIO;
 }
 
-static void stats_update(struct engine *e) {
+void engine_count_stats(struct engine *e) {
     struct sched_counts c;
 
     sched_get_counts(e->sched, &c);
@@ -110,7 +110,7 @@ int engine_round(struct engine *e, bool may_sleep) {
         return filling;
     /* the device works: now there is time to tell what the last step made */
     events_publish(e);
-    stats_update(e);
+    engine_count_stats(e);
     if (decoding) {
         r = step_finish(e);
         if (r < 0)
@@ -149,6 +149,6 @@ int engine_run(struct engine *e) {
             inbox_wait(&e->inbox, ticket, UINT64_MAX);
     }
     events_publish(e);
-    stats_update(e);
+    engine_count_stats(e);
     return atomic_load(&e->lost) ? -EIO : 0;
 }

@@ -283,7 +283,11 @@ START_TEST(test_self_test) {
         struct engine *e = open_model(models[i], "cpu", (struct engine_options){ .context_tokens = 256 });
         int r = engine_self_test(e, &err);
 
+        struct engine_stats st;
+
         ck_assert_msg(r == 0, "%s", err.msg);
+        engine_get_stats(e, &st);
+        ck_assert_uint_eq(st.running, 0); /* or a daemon that was never asked shows one request */
         engine_close(e);
     }
 }

@@ -229,11 +229,18 @@ END_TEST
 
 START_TEST(test_self_test) {
     struct xerr err = { 0 };
+    struct engine_stats st;
+    struct engine_info info;
     struct sched_req q = engrun_req(0, PROMPT, 3, 0);
     struct engrun r;
 
     engrun_open(&r, HEAD "request\ntokens 11\nrequest\ntokens 22\n", NULL);
     ck_assert_int_eq(engine_self_test(r.e, &err), 0);
+    engine_get_stats(r.e, &st);
+    engine_get_info(r.e, &info);
+    ck_assert_uint_eq(st.running, 0);
+    ck_assert_uint_eq(st.free_slots, info.n_slots);
+    ck_assert_uint_eq(st.free_pages, info.n_pages);
     engrun_start(&r);
     engrun_submit(&r, &q);
     engrun_wait_end(&r, 0);
