@@ -49,7 +49,10 @@ class Event(c.Structure):
 
 
 def load():
-    lib = c.CDLL("libglmd.so.1")
+    try:
+        lib = c.CDLL("libglmd.so.1")
+    except OSError as e:
+        sys.exit(f"glmd_asyncio: {e}; install glmd and run ldconfig, or set LD_LIBRARY_PATH to where it was built")
     ptr = c.c_void_p
     for name, result, *arguments in (
             ("connect", c.c_int, c.POINTER(Options), c.POINTER(ptr)), ("close", ptr, ptr),

@@ -464,6 +464,11 @@ int main(int argc, char **argv) {
         g_clear_error(&error);
         return 2;
     }
+    if (argc > 1) {
+        g_printerr("glmd_window: unexpected argument \"%s\": type the question in the window, or see --help\n",
+                   argv[1]);
+        return 2;
+    }
     a.turns = g_ptr_array_new_with_free_func(free_turn);
     a.answer = g_string_new(NULL);
     make_window(&a);

@@ -110,8 +110,10 @@ static void on_event(struct answer *a, const struct glmd_event *e) {
         a->ended = true;
         a->status = e->status;
         a->reason = e->reason;
-        if (e->usage)
+        if (e->usage) {
             a->usage = *e->usage;
+            a->times.no_usage = false;
+        }
         break;
     default:
         break;
@@ -187,7 +189,8 @@ int ctl_answer(glmd_conn *c, glmd_req *r, const struct ctl_args *args, struct ct
     ctl_show_init(&a.show, args);
     n_sigint = 0;
     sigint_conn = c;
-    a.times.submit_ns = now_ns();
+    a.times.submit_ns = r ? now_ns() : 0;
+    a.times.no_usage = true;
     while ((e = start(c, r, args, &a.tag)) == -ENOBUFS && (e = glmd_wait(c, 10000000)) >= 0) {
     }
     if (e < 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Answers for people; see ctl_show.h. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -111,7 +112,7 @@ int ctl_show_flush(struct ctl_show *s) {
 }
 
 double ctl_first_token_ms(const struct ctl_times *t) {
-    return t->n_tokens ? (double)(t->first_seen_ns - t->submit_ns) / 1e6 : 0.0;
+    return t->n_tokens && t->submit_ns ? (double)(t->first_seen_ns - t->submit_ns) / 1e6 : 0.0;
 }
 
 double ctl_tokens_per_second(const struct ctl_times *t) {
@@ -123,13 +124,18 @@ double ctl_tokens_per_second(const struct ctl_times *t) {
 void ctl_show_closing(struct ctl_show *s, const struct glmd_usage *u, const struct ctl_times *t, int status,
                       uint32_t reason) {
     const char *on = s->err_tty ? DIM : "", *off = s->err_tty ? PLAIN : "";
-    fprintf(stderr, "%s%u prompt tokens", on, u->prompt_tokens);
-    if (u->cached_tokens)
-        fprintf(stderr, " (%u cached)", u->cached_tokens);
-    fprintf(stderr, ", %u output tokens", u->completion_tokens);
-    if (u->reasoning_tokens)
-        fprintf(stderr, " (%u reasoning)", u->reasoning_tokens);
-    if (t->n_tokens)
+    fputs(on, stderr);
+    if (t->no_usage) {
+        fprintf(stderr, "%" PRIu64 " output tokens arrived", t->n_tokens);
+    } else {
+        fprintf(stderr, "%u prompt tokens", u->prompt_tokens);
+        if (u->cached_tokens)
+            fprintf(stderr, " (%u cached)", u->cached_tokens);
+        fprintf(stderr, ", %u output tokens", u->completion_tokens);
+        if (u->reasoning_tokens)
+            fprintf(stderr, " (%u reasoning)", u->reasoning_tokens);
+    }
+    if (t->n_tokens && t->submit_ns)
         fprintf(stderr, ", first token after %.0f ms", ctl_first_token_ms(t));
     double rate = ctl_tokens_per_second(t);
     if (rate > 0)

@@ -7,11 +7,12 @@
 #include "ctl.h"
 
 struct ctl_times {
-    uint64_t submit_ns;
+    uint64_t submit_ns;     /* 0: not known, another program submitted it */
     uint64_t first_seen_ns; /* when this program had the first token */
     uint64_t first_ns;      /* when the daemon had the first and the last */
     uint64_t last_ns;
     uint64_t n_tokens;
+    bool no_usage; /* no count came from the daemon, which went away */
 };
 
 struct ctl_show {

@@ -162,6 +162,10 @@ int main(int argc, char **argv) {
         }
         return commands[i].fn(&a);
     }
+    if (argv[1][0] == '-') {
+        ctl_err("%s: options follow the command: glmctl run|chat|resume|status %s ...", argv[1], argv[1]);
+        return CTL_EXIT_USAGE;
+    }
     ctl_err("no command \"%s\": run, chat, resume or status; glmctl --help says more", argv[1]);
     return CTL_EXIT_USAGE;
 }

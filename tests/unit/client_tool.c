@@ -206,6 +206,8 @@ START_TEST(exit_statuses) {
     ck_assert_int_eq(RUN(&s, NULL, "run", "hi"), 4);
     ck_assert_str_eq(p.out_text, "Hello \n");
     said("the daemon closed the connection");
+    said("3 output tokens arrived, first token after ");
+    ck_assert_ptr_null(strstr(p.err_text, "prompt tokens"));
     ck_assert_int_eq(RUN(&s, NULL, "run", "--max-tokens", "0", "hi"), 1);
     said("--max-tokens 0 cannot be sent: ");
     static const char *const full[] = {"sh", "-c", "exec \"$0\" status > /dev/full", TOOL, NULL};
@@ -249,6 +251,7 @@ START_TEST(wrong_usage) {
         {{"chat", "--tokens", "1", NULL}, "unknown option"},
         {{"status", "hello", NULL}, "no further words"},
         {{"sing", NULL}, "no command \"sing\""},
+        {{"--socket", "/tmp/s", "status", NULL}, "--socket: options follow the command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *argv[8] = {TOOL};
