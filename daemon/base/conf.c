@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "conf_table.h"
@@ -27,6 +28,23 @@ static const struct conf_row *find_row(const char *section, const char *key) {
         if (strcmp(conf_rows[i].section, section) == 0 && strcmp(conf_rows[i].key, key) == 0)
             return &conf_rows[i];
     return NULL;
+}
+
+/* The key that was meant, or NULL: one of this name elsewhere or written otherwise, else one of this section
+ * that begins so. */
+static const struct conf_row *find_similar(const char *section, const char *key) {
+    const struct conf_row *longer = NULL;
+
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const struct conf_row *r = &conf_rows[i];
+        bool here = strcmp(r->section, section) == 0;
+
+        if (strcasecmp(r->key, key) == 0 && !(longer && here))
+            return r;
+        if (here && !longer && *key && strncasecmp(r->key, key, strlen(key)) == 0)
+            longer = r;
+    }
+    return longer;
 }
 
 static bool has_section(const char *section) {
@@ -221,6 +239,16 @@ static int read_section(struct reader *rd, char *s) {
     return 0;
 }
 
+static int unknown_key(struct reader *rd, const char *key) {
+    const struct conf_row *near = find_similar(rd->section, key);
+
+    if (!near)
+        return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; see glmd.conf(5)", rd->path,
+                        rd->line, key, rd->section);
+    return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; is [%s] %s meant? See glmd.conf(5)",
+                    rd->path, rd->line, key, rd->section, near->section, near->key);
+}
+
 static int read_key(struct reader *rd, char *s) {
     char *eq = strchr(s, '='), *key, *value, where[CONF_PATH_MAX + 16];
     const struct conf_row *row;
@@ -239,8 +267,7 @@ static int read_key(struct reader *rd, char *s) {
         return conf_rule_set(rd->rule, key, value, rd->path, rd->line, rd->err);
     row = find_row(rd->section, key);
     if (!row)
-        return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; see glmd.conf(5)", rd->path,
-                        rd->line, key, rd->section);
+        return unknown_key(rd, key);
     if (rd->seen[row - conf_rows])
         return xerr_set(rd->err, -EINVAL, "%s:%u: [%s] %s was set in line %u already", rd->path, rd->line,
                         rd->section, key, rd->seen[row - conf_rows]);

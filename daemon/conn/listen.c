@@ -245,7 +245,8 @@ int server_listen_path(struct server *s, const char *path, const char *group, st
 
     /* one byte for the working name, one for the NUL */
     if (strlen(path) + 2 > sizeof sa.sun_path)
-        return xerr_set(err, -ENAMETOOLONG, "socket path %s is %zu bytes long, at most %zu are possible",
+        return xerr_set(err, -ENAMETOOLONG, "socket path %s is %zu bytes long, at most %zu are possible; choose a "
+                        "shorter [IPC] Socket",
                         path, strlen(path), sizeof sa.sun_path - 2);
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     snprintf(s->socket_path, sizeof s->socket_path, "%s", path);

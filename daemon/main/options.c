@@ -185,6 +185,7 @@ static int set_option(struct daemon *d, int opt) {
 
 int options_parse(struct daemon *d, int argc, char **argv) {
     uint32_t given = 0;
+    char text[160];
     bool check = false;
     int opt, r;
 
@@ -218,7 +219,10 @@ int options_parse(struct daemon *d, int argc, char **argv) {
                 return r;
         }
     }
-    if (optind < argc)
-        return wrong("unexpected argument; every setting is an option");
+    if (optind < argc) {
+        snprintf(text, sizeof text, "unexpected argument \"%.60s\": every setting is an option, as in --model DIR",
+                 argv[optind]);
+        return wrong(text);
+    }
     return check ? check_config(d) : 0;
 }

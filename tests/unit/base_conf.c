@@ -69,6 +69,10 @@ static const struct {
     const char *text, *want;
 } bad[] = {
     {"[IPC]\n\nNoSuchKey=1\n", "glmd.conf:3: unknown key NoSuchKey in [IPC]"},
+    {"[Quota]\nmaxkvtokensperuid=1\n", "in [Quota]; is [Quota] MaxKVTokensPerUid meant?"},
+    {"[Quota]\nMaxConnections=1\n", "in [Quota]; is [IPC] MaxConnections meant?"},
+    {"[Model]\nContext=1\n", "in [Model]; is [Model] ContextTokens meant?"},
+    {"[Model]\nContextTokensX=1\n", "in [Model]; see glmd.conf(5)"},
     {"[Nowhere]\n", "glmd.conf:1: unknown section [Nowhere]"},
     {"Threads=1\n", "glmd.conf:1: key Threads stands before the first section"},
     {"[Model]\nThreads\n", "glmd.conf:2: expected Key=Value"},

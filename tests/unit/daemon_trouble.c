@@ -254,6 +254,15 @@ START_TEST(the_name_appears_with_the_listener) {
 }
 END_TEST
 
+START_TEST(stray_words_are_named) {
+    static const char *const argv[] = {TEST_BUILD "/test/glmd", "build/models/nano", NULL};
+    struct runprog p;
+
+    ck_assert_int_eq(runprog(&p, argv, NULL, false, NULL), 2);
+    ck_assert_msg(strstr(p.err_text, "unexpected argument \"build/models/nano\"") != NULL, "%s", p.err_text);
+}
+END_TEST
+
 /* Somebody appends an option to a line that has it already: neither wins. */
 START_TEST(options_given_twice) {
     static const char *const twice[][2] = {{"--socket", "/tmp/x"}, {"--model", "script:x"},
@@ -312,6 +321,7 @@ int main(void) {
     tcase_add_loop_test(tc, replaced_socket_is_left_alone, 0, loops);
     tcase_add_test(tc, the_name_appears_with_the_listener);
     tcase_add_test(tc, options_given_twice);
+    tcase_add_test(tc, stray_words_are_named);
     tcase_add_test(tc, users_are_forgotten);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
