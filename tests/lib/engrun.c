@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { WAIT_S = 60 };
+enum { WAIT_S = 240 };
 #else
-enum { WAIT_S = 20 };
+enum { WAIT_S = 120 };
 #endif
 
 uint64_t engrun_now_ns(void) {
