@@ -15,7 +15,8 @@ memmove memset optarg optind printf putchar puts pthread_cond_broadcast pthread_
 pthread_cond_signal pthread_cond_timedwait pthread_cond_wait pthread_join pthread_mutex_destroy pthread_mutex_init
 pthread_mutex_lock pthread_mutex_unlock pthread_once pthread_self pthread_setname_np pthread_sigmask qsort qsort_r
 readdir sched_yield secure_getenv shutdown sigaction sigaddset sigemptyset sigfillset siglongjmp signal sigprocmask
-snprintf sqrt sqrtf stderr stdout strchr strcmp strcspn strdupa strerror strerrordesc_np strlen strncmp strnlen strrchr
+snprintf sqrt sqrtf stderr stdout strcasecmp strchr strcmp strcspn strdupa strerror strerrordesc_np strlen
+strncasecmp strncmp strnlen strrchr
 strspn strstr strtod strtof strtol strtoll strtoul strtoull sysconf timerfd_settime umask unlink usleep vsnprintf
 fmaf fabs fabsf floor floorf ceil pow powf expf logf cos sin tanh tanhf erff
 sd_notify sd_notifyf sd_watchdog_enabled seal_thread _GLOBAL_OFFSET_TABLE_"

