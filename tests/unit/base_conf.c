@@ -9,59 +9,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "conf.h"
+#include "conftest.h"
 #include "leakcheck.h"
 #include "log.h"
-
-static char dir[64], file[96], dropin_dir[112];
-static struct conf c;
-
-static void put(const char *path, const char *text) {
-    FILE *f = fopen(path, "we");
-
-    ck_assert_ptr_nonnull(f);
-    fputs(text, f);
-    ck_assert_int_eq(fclose(f), 0);
-}
-
-static void setup(void) {
-    snprintf(dir, sizeof dir, "/tmp/glmd-conf-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(file, sizeof file, "%s/glmd.conf", dir);
-    snprintf(dropin_dir, sizeof dropin_dir, "%s.d", file);
-    ck_assert_int_eq(mkdir(dropin_dir, 0700), 0);
-    conf_init(&c);
-}
-
-static void teardown(void) {
-    char cmd[200];
-
-    conf_done(&c);
-    snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
-    ck_assert_int_eq(system(cmd), 0);
-}
-
-static void dropin(const char *name, const char *text) {
-    char path[256];
-
-    snprintf(path, sizeof path, "%s/%s", dropin_dir, name);
-    put(path, text);
-}
 
 START_TEST(values_and_suffixes) {
     struct xerr err = {0};
 
-    put(file, "# comment\n; another\n\n[Memory]\n  KeepFreeBytes = 3G "
+    cf_put(cf_file, "# comment\n; another\n\n[Memory]\n  KeepFreeBytes = 3G "
               "\n[IPC]\r\nTextBytes=1M\nTokenRingRecords=8192\n"
               "IOBackend=epoll\n[Model]\nPath=/a dir/with # and = inside\nThreads=7");
-    ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
-    ck_assert_uint_eq(c.keep_free_bytes, UINT64_C(3) << 30);
-    ck_assert_uint_eq(c.text_bytes, 1u << 20);
-    ck_assert_uint_eq(c.tq_records, 8192);
-    ck_assert_uint_eq(c.io_backend, CONF_IO_EPOLL);
-    ck_assert_uint_eq(c.threads, 7);
-    ck_assert_str_eq(c.model_path, "/a dir/with # and = inside");
-    ck_assert_int_eq(conf_check(&c, &err), 0);
+    ck_assert_msg(conf_load(&cf, cf_file, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(cf.keep_free_bytes, UINT64_C(3) << 30);
+    ck_assert_uint_eq(cf.text_bytes, 1u << 20);
+    ck_assert_uint_eq(cf.tq_records, 8192);
+    ck_assert_uint_eq(cf.io_backend, CONF_IO_EPOLL);
+    ck_assert_uint_eq(cf.threads, 7);
+    ck_assert_str_eq(cf.model_path, "/a dir/with # and = inside");
+    ck_assert_int_eq(conf_check(&cf, &err), 0);
 }
 END_TEST
 
@@ -93,11 +58,11 @@ static const struct {
 START_TEST(refusals_name_file_and_line) {
     struct xerr err = {0};
 
-    put(file, bad[_i].text);
-    ck_assert_int_lt(conf_load(&c, file, &err), 0);
+    cf_put(cf_file, bad[_i].text);
+    ck_assert_int_lt(conf_load(&cf, cf_file, &err), 0);
     ck_assert_msg(strstr(err.msg, bad[_i].want) != NULL, "\"%s\" does not hold \"%s\"", err.msg,
                   bad[_i].want);
-    ck_assert_msg(strstr(err.msg, dir) != NULL, "no file in \"%s\"", err.msg);
+    ck_assert_msg(strstr(err.msg, cf_dir) != NULL, "no file in \"%s\"", err.msg);
 }
 END_TEST
 
@@ -105,18 +70,18 @@ START_TEST(files_that_are_none) {
     struct xerr err = {0};
     FILE *f;
 
-    ck_assert_int_eq(conf_load(&c, "/nonexistent/glmd.conf", &err), -ENOENT);
+    ck_assert_int_eq(conf_load(&cf, "/nonexistent/glmd.conf", &err), -ENOENT);
     ck_assert_ptr_nonnull(strstr(err.msg, "/nonexistent/glmd.conf"));
-    f = fopen(file, "we");
+    f = fopen(cf_file, "we");
     fwrite("[Model]\n\0Threads=1\n", 1, 19, f);
     fclose(f);
-    ck_assert_int_eq(conf_load(&c, file, &err), -EINVAL);
+    ck_assert_int_eq(conf_load(&cf, cf_file, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "NUL"));
-    f = fopen(file, "we");
+    f = fopen(cf_file, "we");
     for (int i = 0; i < 40000; i++)
         fputs("# a comment that takes some room\n", f);
     fclose(f);
-    ck_assert_int_eq(conf_load(&c, file, &err), -EFBIG);
+    ck_assert_int_eq(conf_load(&cf, cf_file, &err), -EFBIG);
 }
 END_TEST
 
@@ -125,18 +90,18 @@ START_TEST(dropins_in_order_of_name) {
     char out[20000];
     FILE *f = fmemopen(out, sizeof out, "w");
 
-    put(file, "[Model]\nThreads=1\nContextTokens=100\n");
-    dropin("20-b.conf", "[Model]\nThreads=3\n");
-    dropin("10-a.conf", "[Model]\nThreads=2\nContextTokens=\n[Quota]\nMaxRequestsPerUid=9\n");
-    dropin("30-c.conf.bak", "[Model]\nThreads=4\n");
-    dropin(".hidden.conf", "[Model]\nThreads=5\n");
-    ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
-    ck_assert_uint_eq(c.threads, 3);
-    ck_assert_uint_eq(c.context_tokens, 0); /* an empty value gives the default back */
-    ck_assert_uint_eq(c.quota.requests_per_uid, 9);
-    ck_assert_int_eq(conf_set(&c, "Model", "Threads", "5", "--threads", &err), 0);
-    ck_assert_int_eq(conf_set(&c, "Model", "Nothing", "5", "--threads", &err), -EINVAL);
-    conf_print_merged(&c, f);
+    cf_put(cf_file, "[Model]\nThreads=1\nContextTokens=100\n");
+    cf_dropin("20-b.conf", "[Model]\nThreads=3\n");
+    cf_dropin("10-a.conf", "[Model]\nThreads=2\nContextTokens=\n[Quota]\nMaxRequestsPerUid=9\n");
+    cf_dropin("30-c.conf.bak", "[Model]\nThreads=4\n");
+    cf_dropin(".hidden.conf", "[Model]\nThreads=5\n");
+    ck_assert_msg(conf_load(&cf, cf_file, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(cf.threads, 3);
+    ck_assert_uint_eq(cf.context_tokens, 0); /* an empty value gives the default back */
+    ck_assert_uint_eq(cf.quota.requests_per_uid, 9);
+    ck_assert_int_eq(conf_set(&cf, "Model", "Threads", "5", "--threads", &err), 0);
+    ck_assert_int_eq(conf_set(&cf, "Model", "Nothing", "5", "--threads", &err), -EINVAL);
+    conf_print_merged(&cf, f);
     fclose(f);
     ck_assert_ptr_nonnull(strstr(out, "# --threads\nThreads=5\n"));
     ck_assert_ptr_nonnull(strstr(out, "10-a.conf:5\nMaxRequestsPerUid=9\n"));
@@ -145,7 +110,7 @@ START_TEST(dropins_in_order_of_name) {
 END_TEST
 
 /* What is printed as default, with every key switched on, reads back as the default. */
-/* Only the same name hides a file, not one that ends in it. */
+/* Only the same name hides a cf_file, not one that ends in it. */
 START_TEST(similar_names_of_dropins) {
     static const char *const names[] = {"9-local.conf", "19-local.conf", "local.conf",
                                         "a-long-name-local.conf"};
@@ -154,18 +119,18 @@ START_TEST(similar_names_of_dropins) {
     struct xerr err = {0};
     char text[100];
 
-    put(file, "");
+    cf_put(cf_file, "");
     /* whatever the order in which the directory gives them */
     for (int i = 0; i < 8; i++) {
         snprintf(text, sizeof text, "[Model]\n%s", lines[i % 4]);
-        dropin(names[i < 4 ? 3 - i : i % 4], "");
-        dropin(names[i % 4], text);
+        cf_dropin(names[i < 4 ? 3 - i : i % 4], "");
+        cf_dropin(names[i % 4], text);
     }
-    ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
-    ck_assert_uint_eq(c.threads, 5);
-    ck_assert_uint_eq(c.context_tokens, 6);
-    ck_assert_uint_eq(c.backend, CONF_BACKEND_REF);
-    ck_assert_str_eq(c.model_path, "/seven");
+    ck_assert_msg(conf_load(&cf, cf_file, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(cf.threads, 5);
+    ck_assert_uint_eq(cf.context_tokens, 6);
+    ck_assert_uint_eq(cf.backend, CONF_BACKEND_REF);
+    ck_assert_str_eq(cf.model_path, "/seven");
 }
 END_TEST
 
@@ -181,14 +146,14 @@ START_TEST(default_file_is_the_table) {
     for (char *s = text; (s = strstr(s, "\n#")); s++)
         if (s[2] != ' ')
             memmove(s + 1, s + 2, strlen(s + 2) + 1);
-    put(file, text);
+    cf_put(cf_file, text);
     free(text);
-    ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
+    ck_assert_msg(conf_load(&cf, cf_file, &err) == 0, "%s", err.msg);
     conf_init(&d);
-    memset(c.origin, 0, sizeof c.origin);
-    memset(c.origin_line, 0, sizeof c.origin_line);
-    ck_assert_int_eq(memcmp(&c, &d, offsetof(struct conf, files)), 0);
-    ck_assert_int_eq(conf_check(&c, &err), 0);
+    memset(cf.origin, 0, sizeof cf.origin);
+    memset(cf.origin_line, 0, sizeof cf.origin_line);
+    ck_assert_int_eq(memcmp(&cf, &d, offsetof(struct conf, files)), 0);
+    ck_assert_int_eq(conf_check(&cf, &err), 0);
     conf_done(&d);
 }
 END_TEST
@@ -226,15 +191,15 @@ END_TEST
 START_TEST(checks_between_keys) {
     struct xerr err = {0};
 
-    c.prefill_tokens = 100;
-    ck_assert_int_eq(conf_check(&c, &err), -EINVAL);
+    cf.prefill_tokens = 100;
+    ck_assert_int_eq(conf_check(&cf, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "PrefillTokens"));
-    c.prefill_tokens = 128;
-    c.max_requests = 4;
-    ck_assert_int_eq(conf_check(&c, &err), -EINVAL);
-    c.max_requests = 256;
-    c.tq_records = 64;
-    ck_assert_int_eq(conf_check(&c, &err), -EINVAL);
+    cf.prefill_tokens = 128;
+    cf.max_requests = 4;
+    ck_assert_int_eq(conf_check(&cf, &err), -EINVAL);
+    cf.max_requests = 256;
+    cf.tq_records = 64;
+    ck_assert_int_eq(conf_check(&cf, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "TokenRingRecords"));
 }
 END_TEST
@@ -248,10 +213,10 @@ START_TEST(reload_takes_some) {
     n.log_level = LOG_LEVEL_DEBUG;
     n.threads = 3;
     n.max_connections = 2;
-    ck_assert_int_eq(conf_reload(&c, &n, restart, sizeof restart), 2);
+    ck_assert_int_eq(conf_reload(&cf, &n, restart, sizeof restart), 2);
     ck_assert_str_eq(restart, "Threads, MaxConnections");
-    ck_assert_uint_eq(c.drain_timeout_sec, 5);
-    ck_assert_uint_eq(c.threads, 0);
+    ck_assert_uint_eq(cf.drain_timeout_sec, 5);
+    ck_assert_uint_eq(cf.threads, 0);
     conf_done(&n);
 }
 END_TEST
@@ -263,7 +228,7 @@ int main(void) {
     int failed;
 
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_checked_fixture(tc, cf_setup, cf_teardown);
     tcase_add_test(tc, values_and_suffixes);
     tcase_add_loop_test(tc, refusals_name_file_and_line, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, files_that_are_none);

@@ -9,50 +9,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "conf.h"
+#include "conftest.h"
 #include "leakcheck.h"
-
-static char dir[64], file[96], dropin_dir[112];
-static struct conf c;
-
-static void put(const char *path, const char *text) {
-    FILE *f = fopen(path, "we");
-
-    ck_assert_ptr_nonnull(f);
-    fputs(text, f);
-    ck_assert_int_eq(fclose(f), 0);
-}
-
-static void setup(void) {
-    snprintf(dir, sizeof dir, "/tmp/glmd-quota-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(file, sizeof file, "%s/glmd.conf", dir);
-    snprintf(dropin_dir, sizeof dropin_dir, "%s.d", file);
-    ck_assert_int_eq(mkdir(dropin_dir, 0700), 0);
-    conf_init(&c);
-}
-
-static void teardown(void) {
-    char cmd[200];
-
-    conf_done(&c);
-    snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
-    ck_assert_int_eq(system(cmd), 0);
-}
 
 static void load(const char *text) {
     struct xerr err = {0};
 
-    put(file, text);
-    ck_assert_msg(conf_load(&c, file, &err) == 0, "%s", err.msg);
-    ck_assert_msg(conf_check(&c, &err) == 0, "%s", err.msg);
+    cf_put(cf_file, text);
+    ck_assert_msg(conf_load(&cf, cf_file, &err) == 0, "%s", err.msg);
+    ck_assert_msg(conf_check(&cf, &err) == 0, "%s", err.msg);
 }
 
 static struct conf_quota quota(uint32_t uid, uint32_t gid1, uint32_t gid2) {
     uint32_t gids[] = {gid1, gid2};
     struct conf_quota q;
 
-    conf_quota_for(&c, uid, gids, 2, &q);
+    conf_quota_for(&cf, uid, gids, 2, &q);
     return q;
 }
 
@@ -77,21 +49,21 @@ static const struct {
 START_TEST(refusals_name_file_and_line) {
     struct xerr err = {0};
 
-    put(file, bad[_i].text);
-    ck_assert_int_lt(conf_load(&c, file, &err), 0);
+    cf_put(cf_file, bad[_i].text);
+    ck_assert_int_lt(conf_load(&cf, cf_file, &err), 0);
     ck_assert_msg(strstr(err.msg, bad[_i].want) != NULL, "\"%s\" does not hold \"%s\"", err.msg, bad[_i].want);
-    ck_assert_msg(strstr(err.msg, dir) != NULL, "no file in \"%s\"", err.msg);
+    ck_assert_msg(strstr(err.msg, cf_dir) != NULL, "no file in \"%s\"", err.msg);
 }
 END_TEST
 
 START_TEST(too_many_sections) {
     struct xerr err = {0};
-    FILE *f = fopen(file, "we");
+    FILE *f = fopen(cf_file, "we");
 
     for (int i = 0; i <= CONF_MAX_RULES; i++)
         fprintf(f, "[Quota uid:%d]\nSubmitRateLimit=5\n", 1000 + i);
     fclose(f);
-    ck_assert_int_eq(conf_load(&c, file, &err), -E2BIG);
+    ck_assert_int_eq(conf_load(&cf, cf_file, &err), -E2BIG);
     ck_assert_ptr_nonnull(strstr(err.msg, "more than 256 sections"));
 }
 END_TEST
@@ -138,13 +110,13 @@ END_TEST
 START_TEST(dropins_change_keys) {
     char path[160];
 
-    snprintf(path, sizeof path, "%s/10-a.conf", dropin_dir);
-    put(path, "[Quota uid:1000]\nMaxRequestsPerUid=6\nSubmitRateLimit=\n");
+    snprintf(path, sizeof path, "%s/10-a.conf", cf_dropins);
+    cf_put(path, "[Quota uid:1000]\nMaxRequestsPerUid=6\nSubmitRateLimit=\n");
     load("[Quota uid:1000]\nMaxRequestsPerUid=5\nSubmitRateLimit=50\nMaxConnectionsPerUid=3\n");
-    ck_assert_uint_eq(c.n_rules, 1);
+    ck_assert_uint_eq(cf.n_rules, 1);
     ck_assert_uint_eq(quota(1000, 1, 2).requests_per_uid, 6);
     ck_assert_uint_eq(quota(1000, 1, 2).connections_per_uid, 3);
-    ck_assert_uint_eq(quota(1000, 1, 2).submit_rate, c.quota.submit_rate); /* set back */
+    ck_assert_uint_eq(quota(1000, 1, 2).submit_rate, cf.quota.submit_rate); /* set back */
 }
 END_TEST
 
@@ -158,20 +130,20 @@ START_TEST(printed_as_read) {
     FILE *f = open_memstream(&out, &n);
 
     load(text);
-    conf_print_merged(&c, f);
+    conf_print_merged(&cf, f);
     fclose(f);
     ck_assert_ptr_nonnull(strstr(out, "[Quota uid:1000]\n"));
     ck_assert_ptr_nonnull(strstr(out, "glmd.conf:2\nMaxRequestsPerUid=5\n"));
     ck_assert_ptr_nonnull(strstr(out, "[Quota gid:root]\n"));
-    put(file, out);
+    cf_put(cf_file, out);
     free(out);
     conf_init(&d);
-    ck_assert_msg(conf_load(&d, file, &err) == 0, "%s", err.msg);
+    ck_assert_msg(conf_load(&d, cf_file, &err) == 0, "%s", err.msg);
     ck_assert_uint_eq(d.n_rules, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        ck_assert_uint_eq(d.rules[i].id, c.rules[i].id);
-        ck_assert_int_eq(memcmp(&d.rules[i].quota, &c.rules[i].quota, sizeof d.rules[i].quota), 0);
-        ck_assert_int_eq(memcmp(d.rules[i].set, c.rules[i].set, sizeof d.rules[i].set), 0);
+        ck_assert_uint_eq(d.rules[i].id, cf.rules[i].id);
+        ck_assert_int_eq(memcmp(&d.rules[i].quota, &cf.rules[i].quota, sizeof d.rules[i].quota), 0);
+        ck_assert_int_eq(memcmp(d.rules[i].set, cf.rules[i].set, sizeof d.rules[i].set), 0);
     }
     conf_done(&d);
 }
@@ -183,14 +155,14 @@ START_TEST(reload_takes_the_sections) {
     struct conf d;
 
     load("[Quota uid:1000]\nMaxRequestsPerUid=5\nSubmitRateLimit=7\n[Quota uid:1001]\nSubmitRateLimit=9\n");
-    put(file, "[Quota uid:1000]\nMaxRequestsPerUid=6\nSubmitRateLimit=7\n[Quota gid:5]\nSubmitRateLimit=8\n");
+    cf_put(cf_file, "[Quota uid:1000]\nMaxRequestsPerUid=6\nSubmitRateLimit=7\n[Quota gid:5]\nSubmitRateLimit=8\n");
     conf_init(&d);
-    ck_assert_msg(conf_load(&d, file, &err) == 0, "%s", err.msg);
-    ck_assert_int_eq(conf_reload(&c, &d, restart, sizeof restart), 3);
+    ck_assert_msg(conf_load(&d, cf_file, &err) == 0, "%s", err.msg);
+    ck_assert_int_eq(conf_reload(&cf, &d, restart, sizeof restart), 3);
     conf_done(&d);
     ck_assert_str_eq(restart, "");
     ck_assert_uint_eq(quota(1000, 1, 2).requests_per_uid, 6);
-    ck_assert_uint_eq(quota(1001, 1, 2).submit_rate, c.quota.submit_rate);
+    ck_assert_uint_eq(quota(1001, 1, 2).submit_rate, cf.quota.submit_rate);
     ck_assert_uint_eq(quota(1001, 1, 5).submit_rate, 8);
 }
 END_TEST
@@ -198,9 +170,9 @@ END_TEST
 START_TEST(checked_against_the_ring) {
     struct xerr err = {0};
 
-    put(file, "[Quota uid:1000]\nMaxRequestsPerConnection=8000\n");
-    ck_assert_int_eq(conf_load(&c, file, &err), 0);
-    ck_assert_int_eq(conf_check(&c, &err), -EINVAL);
+    cf_put(cf_file, "[Quota uid:1000]\nMaxRequestsPerConnection=8000\n");
+    ck_assert_int_eq(conf_load(&cf, cf_file, &err), 0);
+    ck_assert_int_eq(conf_check(&cf, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "[Quota uid:1000] MaxRequestsPerConnection=8000"));
 }
 END_TEST
@@ -212,7 +184,7 @@ int main(void) {
     int failed;
 
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_checked_fixture(tc, cf_setup, cf_teardown);
     tcase_add_loop_test(tc, refusals_name_file_and_line, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, too_many_sections);
     tcase_add_test(tc, user_before_group_before_all);
