@@ -219,7 +219,9 @@ size_t estore_read(const struct estore *st, uint64_t pos, void *ret_slot64, void
 /* emit_io.c: what io's ways to a stream have in common */
 struct emit_stream *emit_take_slot(struct emit *e);
 void emit_start_stream(struct emit_stream *s, struct emit_conn *c, const struct emit_accept *a);
-bool emit_io_room(struct emit_conn *c, uint32_t n);
+/* Whether a new stream may begin now: 0, -EPIPE: the connection ends, -ENOBUFS: no room, and the client was asked for
+ * it. The right is held. */
+int emit_admit(struct emit_conn *c);
 bool emit_conn_is_full(const struct emit_conn *c); /* no further stream can be promised its last words */
 void emit_put_accepted(struct emit_conn *c, const struct emit_accept *a, uint32_t seq);
 

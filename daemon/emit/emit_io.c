@@ -193,7 +193,7 @@ void emit_put_accepted(struct emit_conn *c, const struct emit_accept *a, uint32_
 }
 
 /* Room for io's own records, asking the client for it when there is none. */
-bool emit_io_room(struct emit_conn *c, uint32_t n) {
+static bool io_room(struct emit_conn *c, uint32_t n) {
     if (econn_room(c) >= n)
         return true;
     econn_refresh(c);
@@ -212,9 +212,15 @@ bool emit_conn_is_full(const struct emit_conn *c) {
     return (uint64_t)(emit_conn_live(c) + 1) * GLMW_RESERVED_RECS + MIN_OPEN_SLOTS > c->tq.size;
 }
 
+int emit_admit(struct emit_conn *c) {
+    if (econn_is_gone(c))
+        return -EPIPE;
+    return io_room(c, 1 + GLMW_RESERVED_RECS) ? 0 : -ENOBUFS;
+}
+
 int emit_conn_accept(struct emit_conn *c, const struct emit_accept *a, struct stream_id *ret) {
     struct emit_stream *s;
-    int r = 0;
+    int r;
 
     if (emit_conn_is_full(c))
         return -EBUSY;
@@ -222,11 +228,8 @@ int emit_conn_accept(struct emit_conn *c, const struct emit_accept *a, struct st
     if (!s)
         return -EBUSY;
     econn_lock(c);
-    if (econn_is_gone(c)) {
-        r = -EPIPE;
-    } else if (!emit_io_room(c, 1 + GLMW_RESERVED_RECS)) {
-        r = -ENOBUFS;
-    } else {
+    r = emit_admit(c);
+    if (r == 0) {
         emit_start_stream(s, c, a);
         /* the store begins behind it: whoever resumes gets an ACCEPTED of his own */
         if (s->store)
@@ -250,7 +253,7 @@ int emit_conn_refuse(struct emit_conn *c, uint64_t tag, int status, const char *
         ret = -EPIPE;
         goto out;
     }
-    if (!emit_io_room(c, 2)) {
+    if (!io_room(c, 2)) {
         ret = -ENOBUFS;
         goto out;
     }

@@ -106,16 +106,13 @@ static void release(struct emit_stream *s) {
 
 /* ACCEPTED, and the place for the last words. */
 static int promise(struct emit_conn *c, const struct emit_accept *a, uint32_t seq) {
-    int r = 0;
+    int r;
 
     if (emit_conn_is_full(c))
         return -EBUSY;
     econn_lock(c);
-    if (econn_is_gone(c)) {
-        r = -EPIPE;
-    } else if (!emit_io_room(c, 1 + GLMW_RESERVED_RECS)) {
-        r = -ENOBUFS;
-    } else {
+    r = emit_admit(c);
+    if (r == 0) {
         emit_put_accepted(c, a, seq);
         econn_live_more(c);
     }
@@ -163,7 +160,7 @@ int emit_conn_replay(struct emit_conn *c, const struct emit_accept *a, uint32_t 
     struct estore *st = &c->e->stores[a->store];
     struct emit_stream *s;
     struct estore_at at;
-    int r = 0;
+    int r;
 
     if (!estore_find(st, from_seq, &at) || at.seq >= st->next_seq)
         return -ENODATA;
@@ -173,11 +170,8 @@ int emit_conn_replay(struct emit_conn *c, const struct emit_accept *a, uint32_t 
     if (!s)
         return -EBUSY;
     econn_lock(c);
-    if (econn_is_gone(c)) {
-        r = -EPIPE;
-    } else if (!emit_io_room(c, 1 + GLMW_RESERVED_RECS)) {
-        r = -ENOBUFS;
-    } else {
+    r = emit_admit(c);
+    if (r == 0) {
         emit_put_accepted(c, a, at.seq - 1);
         emit_start_stream(s, c, a);
         s->state = STREAM_REPLAY;
