@@ -32,21 +32,21 @@ uint64_t cl_now_ns(void) {
 /* Counted up in every child.  A page that the kernel wipes in children covers those made by raw clone(), for
  * which no handler runs; the counter covers emulators that accept the advice and do nothing. */
 static uint32_t fork_count;
-static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool fork_watched;
+static atomic_bool fork_watched;
 
 static void in_child(void) {
     fork_count++;
 }
 
-/* Want of memory is no reason to fail for ever, so this is tried again until it worked once. */
+/* Want of memory is no reason to fail for ever, so this is tried again until it worked once.  No lock: a child made
+ * by another thread meanwhile would inherit it locked.  Two threads at once may both register, which only counts
+ * every child twice. */
 static int watch_fork(void) {
     int r = 0;
-    pthread_mutex_lock(&fork_lock);
-    if (!fork_watched)
+    if (!atomic_load(&fork_watched))
         r = -pthread_atfork(NULL, NULL, in_child);
-    fork_watched = r == 0;
-    pthread_mutex_unlock(&fork_lock);
+    if (r == 0)
+        atomic_store(&fork_watched, true);
     return r;
 }
 

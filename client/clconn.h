@@ -5,6 +5,7 @@
 #define GLMD_CLCONN_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
