@@ -55,6 +55,9 @@ struct kern_backend {
     int (*slot_write)(struct kern *k, uint32_t slot, const void *src);
     int (*slot_copy)(struct kern *k, uint32_t dst, uint32_t src);
     int (*page_copy)(struct kern *k, uint32_t dst, uint32_t src);
+    uint64_t (*page_bytes)(const struct kern *k);
+    int (*page_read)(struct kern *k, uint32_t page, void *dst);
+    int (*page_write)(struct kern *k, uint32_t page, const void *src);
     int (*peek)(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst);
     int (*mem_alloc)(enum kern_mem cls, uint64_t bytes, struct kern_block *ret); /* NULL: host mapping */
     void (*mem_free)(enum kern_mem cls, struct kern_block *block);

@@ -447,6 +447,11 @@ int kern_slot_read(struct kern *k, uint32_t slot, void *dst, uint64_t bytes);
 int kern_slot_write(struct kern *k, uint32_t slot, const void *src, uint64_t bytes);
 int kern_slot_copy(struct kern *k, uint32_t dst, uint32_t src);
 int kern_page_copy(struct kern *k, uint32_t dst, uint32_t src); /* all layers of one page */
+/* A page's bytes, all layers, in this backend's own layout; the rules of the slots' bytes. What lies behind the last
+ * position that was written is left over from somebody else, or nothing. */
+uint64_t kern_page_bytes(const struct kern *k);
+int kern_page_read(struct kern *k, uint32_t page, void *dst, uint64_t bytes);
+int kern_page_write(struct kern *k, uint32_t page, const void *src, uint64_t bytes);
 
 /* Rows of an activation as float32, for evaluation and tests; after kern_wait, before the next plan. */
 enum kern_peek {

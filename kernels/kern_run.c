@@ -250,23 +250,28 @@ int kern_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0,
 
 /* ---- slots and pages ---- */
 
-/* In front of a slot's bytes; the rest is the backend's. */
-struct slot_head {
+/* In front of a slot's or a page's bytes; the rest is the backend's. */
+struct state_head {
     uint64_t magic, model_id, bytes;
-    uint32_t pos, last;
+    uint32_t pos, last; /* of a slot */
     uint32_t has_last, zero[7];
 };
 #define SLOT_MAGIC 0x31544f4c534d4c47ull /* "GLMSLOT1" */
+#define PAGE_MAGIC 0x31454741504d4c47ull /* "GLMPAGE1" */
 
-_Static_assert(sizeof(struct slot_head) == 64, "a slot's head is 64 bytes");
+_Static_assert(sizeof(struct state_head) == 64, "a slot's head is 64 bytes");
 
-static int slot_idle(struct kern *k, uint32_t slot) {
-    if (slot >= k->cfg.n_slots)
-        return kern_error(k, "no slot %u", slot), -EINVAL;
+static int lanes_idle(struct kern *k) {
     for (int i = 0; i < KERN_LANES; i++)
         if (k->in_flight[i])
             return kern_error(k, "lane %d is busy", i), -EBUSY;
     return 0;
+}
+
+static int slot_idle(struct kern *k, uint32_t slot) {
+    if (slot >= k->cfg.n_slots)
+        return kern_error(k, "no slot %u", slot), -EINVAL;
+    return lanes_idle(k);
 }
 
 static int slot_settled(struct kern *k, uint32_t slot) {
@@ -274,6 +279,28 @@ static int slot_settled(struct kern *k, uint32_t slot) {
     if (!r && k->slots[slot].pending)
         return kern_error(k, "slot %u has %u pending rows", slot, k->slots[slot].pending), -EBUSY;
     return r;
+}
+
+static int page_idle(struct kern *k, uint32_t page) {
+    if (page >= k->cfg.n_pages)
+        return kern_error(k, "no page %u", page), -EINVAL;
+    return lanes_idle(k);
+}
+
+/* The head of bytes that came from outside, copied once. */
+static int take_head(struct kern *k, uint64_t magic, uint64_t want, const void *src, uint64_t bytes,
+                     struct state_head *ret) {
+    struct state_head h;
+    const char *what = magic == SLOT_MAGIC ? "slot" : "page";
+    if (bytes != want)
+        return kern_error(k, "a %s has %llu bytes, found %llu", what, (unsigned long long)want,
+                          (unsigned long long)bytes),
+               -EBADMSG;
+    memcpy(&h, src, sizeof(h));
+    if (h.magic != magic || h.model_id != k->model_id || h.bytes != bytes)
+        return kern_error(k, "%s bytes of another model or backend", what), -EBADMSG;
+    *ret = h;
+    return 0;
 }
 
 int kern_slot_state(const struct kern *k, uint32_t slot, uint32_t *ret_pos, uint32_t *ret_pending) {
@@ -285,7 +312,7 @@ int kern_slot_state(const struct kern *k, uint32_t slot, uint32_t *ret_pos, uint
 }
 
 uint64_t kern_slot_bytes(const struct kern *k) {
-    return sizeof(struct slot_head) + k->backend->slot_bytes(k);
+    return sizeof(struct state_head) + k->backend->slot_bytes(k);
 }
 
 int kern_slot_read(struct kern *k, uint32_t slot, void *dst, uint64_t bytes) {
@@ -295,28 +322,26 @@ int kern_slot_read(struct kern *k, uint32_t slot, void *dst, uint64_t bytes) {
     if (bytes < kern_slot_bytes(k))
         return kern_error(k, "a slot has %llu bytes", (unsigned long long)kern_slot_bytes(k)), -EINVAL;
     const struct kern_slot_info *s = &k->slots[slot];
-    const struct slot_head h = {.magic = SLOT_MAGIC,
-                                .model_id = k->model_id,
-                                .bytes = kern_slot_bytes(k),
-                                .pos = s->pos,
-                                .last = s->last,
-                                .has_last = s->has_last};
+    const struct state_head h = {.magic = SLOT_MAGIC,
+                                 .model_id = k->model_id,
+                                 .bytes = kern_slot_bytes(k),
+                                 .pos = s->pos,
+                                 .last = s->last,
+                                 .has_last = s->has_last};
     memcpy(dst, &h, sizeof(h));
     return k->backend->slot_read(k, slot, (char *)dst + sizeof(h));
 }
 
 int kern_slot_write(struct kern *k, uint32_t slot, const void *src, uint64_t bytes) {
-    struct slot_head h;
+    struct state_head h;
     int r = slot_idle(k, slot);
+    if (!r)
+        r = take_head(k, SLOT_MAGIC, kern_slot_bytes(k), src, bytes, &h);
     if (r)
         return r;
-    if (bytes != kern_slot_bytes(k))
-        return kern_error(k, "a slot has %llu bytes", (unsigned long long)kern_slot_bytes(k)), -EBADMSG;
-    memcpy(&h, src, sizeof(h));
-    if (h.magic != SLOT_MAGIC || h.model_id != k->model_id || h.bytes != bytes ||
-        h.pos > k->cfg.max_context || h.has_last > 1 ||
+    if (h.pos > k->cfg.max_context || h.has_last > 1 ||
         (h.last != KERN_NONE && h.last >= k->cfg.model.vocab_rows))
-        return kern_error(k, "slot bytes of another model or backend"), -EBADMSG;
+        return kern_error(k, "slot bytes with position %u, last token %u", h.pos, h.last), -EBADMSG;
     r = k->backend->slot_write(k, slot, (const char *)src + sizeof(h));
     if (!r)
         k->slots[slot] = (struct kern_slot_info){.pos = h.pos, .last = h.last, .has_last = h.has_last};
@@ -335,10 +360,32 @@ int kern_slot_copy(struct kern *k, uint32_t dst, uint32_t src) {
 }
 
 int kern_page_copy(struct kern *k, uint32_t dst, uint32_t src) {
-    if (dst >= k->cfg.n_pages || src >= k->cfg.n_pages)
-        return kern_error(k, "no page %u or %u", dst, src), -EINVAL;
-    for (int i = 0; i < KERN_LANES; i++)
-        if (k->in_flight[i])
-            return kern_error(k, "lane %d is busy", i), -EBUSY;
-    return dst == src ? 0 : k->backend->page_copy(k, dst, src);
+    int r = page_idle(k, src);
+    if (!r)
+        r = page_idle(k, dst);
+    return r || dst == src ? r : k->backend->page_copy(k, dst, src);
+}
+
+uint64_t kern_page_bytes(const struct kern *k) {
+    return sizeof(struct state_head) + k->backend->page_bytes(k);
+}
+
+int kern_page_read(struct kern *k, uint32_t page, void *dst, uint64_t bytes) {
+    int r = page_idle(k, page);
+    if (r)
+        return r;
+    if (bytes < kern_page_bytes(k))
+        return kern_error(k, "a page has %llu bytes", (unsigned long long)kern_page_bytes(k)), -EINVAL;
+    const struct state_head h = {
+        .magic = PAGE_MAGIC, .model_id = k->model_id, .bytes = kern_page_bytes(k)};
+    memcpy(dst, &h, sizeof(h));
+    return k->backend->page_read(k, page, (char *)dst + sizeof(h));
+}
+
+int kern_page_write(struct kern *k, uint32_t page, const void *src, uint64_t bytes) {
+    struct state_head h;
+    int r = page_idle(k, page);
+    if (!r)
+        r = take_head(k, PAGE_MAGIC, kern_page_bytes(k), src, bytes, &h);
+    return r ? r : k->backend->page_write(k, page, (const char *)src + sizeof(h));
 }

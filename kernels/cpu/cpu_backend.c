@@ -268,6 +268,22 @@ static int page_copy(struct kern *k, uint32_t dst, uint32_t src) {
     return 0;
 }
 
+static uint64_t page_bytes(const struct kern *k) {
+    return ((const struct cpu *)k->impl)->l.page_bytes;
+}
+
+static int page_read(struct kern *k, uint32_t page, void *dst) {
+    struct cpu *c = k->impl;
+    memcpy(dst, c->pages + page * c->l.page_bytes, c->l.page_bytes);
+    return 0;
+}
+
+static int page_write(struct kern *k, uint32_t page, const void *src) {
+    struct cpu *c = k->impl;
+    memcpy(c->pages + page * c->l.page_bytes, src, c->l.page_bytes);
+    return 0;
+}
+
 static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst) {
     struct cpu *c = k->impl;
     const struct kern_model_desc *m = &k->cfg.model;
@@ -304,5 +320,8 @@ const struct kern_backend kern_cpu_backend = {
     .slot_write = slot_write,
     .slot_copy = slot_copy,
     .page_copy = page_copy,
+    .page_bytes = page_bytes,
+    .page_read = page_read,
+    .page_write = page_write,
     .peek = peek,
 };

@@ -146,6 +146,19 @@ static int ref_page_copy(struct kern *k, uint32_t dst, uint32_t src) {
     memcpy(r->pages + dst * r->page_bytes, r->pages + src * r->page_bytes, r->page_bytes);
     return 0;
 }
+static uint64_t ref_page_bytes(const struct kern *k) {
+    return ((const struct ref *)k->impl)->page_bytes;
+}
+static int ref_page_read(struct kern *k, uint32_t page, void *dst) {
+    const struct ref *r = k->impl;
+    memcpy(dst, r->pages + page * r->page_bytes, r->page_bytes);
+    return 0;
+}
+static int ref_page_write(struct kern *k, uint32_t page, const void *src) {
+    const struct ref *r = k->impl;
+    memcpy(r->pages + page * r->page_bytes, src, r->page_bytes);
+    return 0;
+}
 
 static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n,
                     float *dst) {
@@ -190,5 +203,8 @@ const struct kern_backend kern_ref_backend = {
     .slot_write = ref_slot_write,
     .slot_copy = ref_slot_copy,
     .page_copy = ref_page_copy,
+    .page_bytes = ref_page_bytes,
+    .page_read = ref_page_read,
+    .page_write = ref_page_write,
     .peek = ref_peek,
 };

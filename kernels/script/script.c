@@ -19,7 +19,9 @@
 
 struct slot {
     uint32_t block;
-    uint32_t out; /* tokens drawn so far */
+    uint32_t out;   /* tokens drawn so far */
+    uint32_t first; /* id its text begins with */
+    uint32_t taken; /* 1: copied or written, and not run since: whoever runs it is another request */
 };
 
 struct device {
@@ -202,9 +204,12 @@ static int script_plan_load(struct kern *k, uint32_t lane) {
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct kern_seq *q = &plan_seqs(p)[i];
 
+        struct slot *s = &d->slots[q->slot];
+
         if (q->flags & KERN_SEQ_RESET)
-            d->slots[q->slot] = (struct slot){ .block = block_of(d, q->n_rows ? plan_rows(p)[q->row0].token
-                                                                              : KERN_NONE) };
+            *s = (struct slot){ .first = q->n_rows ? plan_rows(p)[q->row0].token : KERN_NONE, .taken = 1 };
+        if (s->taken)
+            *s = (struct slot){ .block = block_of(d, s->first), .first = s->first };
     }
     return 0;
 }
@@ -270,8 +275,9 @@ static int script_slot_write(struct kern *k, uint32_t slot, const void *src) {
     struct slot s;
 
     memcpy(&s, src, sizeof s);
-    if (s.block >= d->s.n_blocks)
+    if (s.block >= d->s.n_blocks || s.taken > 1)
         return -EBADMSG;
+    s.taken = 1;
     d->slots[slot] = s;
     return 0;
 }
@@ -280,14 +286,32 @@ static int script_slot_copy(struct kern *k, uint32_t dst, uint32_t src) {
     struct device *d = k->impl;
 
     d->slots[dst] = d->slots[src];
+    d->slots[dst].taken = 1;
     return 0;
 }
 
+/* Pages hold nothing. */
+static uint64_t script_page_bytes(const struct kern *k) {
+    (void)k;
+    return 0;
+}
 static int script_page_copy(struct kern *k, uint32_t dst, uint32_t src) {
     (void)k;
     (void)dst;
     (void)src;
-    return 0; /* pages hold nothing */
+    return 0;
+}
+static int script_page_read(struct kern *k, uint32_t page, void *dst) {
+    (void)k;
+    (void)page;
+    (void)dst;
+    return 0;
+}
+static int script_page_write(struct kern *k, uint32_t page, const void *src) {
+    (void)k;
+    (void)page;
+    (void)src;
+    return 0;
 }
 
 const struct kern_backend kern_script_backend = {
@@ -304,4 +328,7 @@ const struct kern_backend kern_script_backend = {
     .slot_write = script_slot_write,
     .slot_copy = script_slot_copy,
     .page_copy = script_page_copy,
+    .page_bytes = script_page_bytes,
+    .page_read = script_page_read,
+    .page_write = script_page_write,
 };
