@@ -76,6 +76,12 @@ static void event_token(struct engine *e, const struct eng_seq *q, const struct 
         ev->alts[i] = (struct stream_alt){ .token = r->alts[i].token, .logprob = r->alts[i].logprob };
 }
 
+static void answer_add(struct sched_req *req, uint32_t token) {
+    if (req->n_answer < req->answer_cap && !FAULT(engine_answer_lost))
+        req->answer[req->n_answer] = token;
+    req->n_answer++;
+}
+
 /* One sampled token of a sequence: reported, then perhaps the end. */
 void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uint64_t t_ns) {
     struct eng_seq *q = &e->seqs[seq];
@@ -103,6 +109,7 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
         return;
     }
     event_token(e, q, r, t_ns);
+    answer_add(e->streams[q->stream].req, r->token);
     q->token = r->token;
     if (q->penalties)
         seen_add(&q->seen, r->token, 1);

@@ -167,6 +167,7 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     ev->token = token;
     usage_fill(e, st, &ev->u.usage, e->now_ns);
     usage_release(e, st->req, st->seq != ENGINE_NONE);
+    st->req->ended = reason;
     if (st->seq != ENGINE_NONE)
         seq_release(e, st->seq);
     else

@@ -47,6 +47,10 @@ struct sched_req {
     uint64_t kv_quota;
     const uint32_t *ids; /* the prompt */
     uint32_t n_ids;
+    /* Where messages begin in it, rising: the end of the system and tools block, then the last few messages.
+     * Places where another prompt may go a way of its own. */
+    const uint32_t *marks;
+    uint32_t n_marks;
     uint32_t max_tokens; /* 0 = what the context still takes */
     uint32_t min_tokens; /* stop ids cannot be sampled before */
     bool ignore_eos;
@@ -57,6 +61,11 @@ struct sched_req {
     struct sched_sampling sampling;
     uint64_t received_ns; /* CLOCK_MONOTONIC at receipt */
     uint64_t deadline_ns; /* absolute CLOCK_MONOTONIC, 0 = none */
+    /* What the engine leaves here until END: the sampled ids without the stop id, and why it ended. More ids
+     * than answer_cap are counted and not written. */
+    uint32_t *answer;
+    uint32_t answer_cap, n_answer;
+    enum stream_reason ended;
     /* owned by the engine between submit and END */
     struct sched_req *next;
     void *owner; /* opaque to sched and engine */

@@ -19,10 +19,13 @@ START_TEST(test_one_stream) {
     struct engrun r;
     struct sched_req q = engrun_req(3, PROMPT, 3, 0);
     const struct engrun_stream *s;
+    uint32_t answer[3] = { 0, 0, 77 };
 
     engrun_open(&r, HEAD "request\ntokens 11 12 13\n", NULL);
     engrun_start(&r);
     q.quiet = false;
+    q.answer = answer; /* with room for two of the three */
+    q.answer_cap = 2;
     engrun_submit(&r, &q);
     s = engrun_wait_end(&r, 3);
     ck_assert_uint_eq(s->n_tokens, 3);
@@ -40,6 +43,11 @@ START_TEST(test_one_stream) {
     ck_assert_uint_ge(s->n_progress, 1);
     ck_assert_uint_eq(s->progress.done, 3);
     ck_assert_uint_eq(s->progress.total, 3);
+    ck_assert_uint_eq(q.n_answer, 3);
+    ck_assert_uint_eq(answer[0], 11);
+    ck_assert_uint_eq(answer[1], 12);
+    ck_assert_uint_eq(answer[2], 77);
+    ck_assert_uint_eq(q.ended, STREAM_END_STOP);
     ck_assert_int_eq(engrun_close(&r), 0);
 }
 END_TEST
