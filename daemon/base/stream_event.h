@@ -30,6 +30,7 @@ enum stream_reason {
     STREAM_END_STOP,        /* a stop id (the model ended its turn) */
     STREAM_END_STOP_STRING, /* a client's stop string */
     STREAM_END_LENGTH,      /* max_tokens or the end of the context */
+    STREAM_END_LOOP,        /* the loop guard */
     STREAM_END_CANCELLED,   /* status -ECANCELED */
     STREAM_END_DEADLINE,    /* status -ETIMEDOUT */
     STREAM_END_DRAIN,       /* status -ESHUTDOWN */
@@ -50,6 +51,7 @@ struct stream_progress {
 struct stream_usage {
     uint32_t prompt, cached, completion, reasoning; /* tokens */
     uint32_t drafted, accepted;
+    bool budget_closed, loop_closed; /* who closed the reasoning or, for the latter, ended the answer */
     uint64_t queued_ns, prefill_ns, decode_ns; /* engine's clock */
     uint64_t longest_gap_ns;                   /* between two tokens */
 };
@@ -63,6 +65,7 @@ struct stream_event {
     uint64_t t_ns;  /* CLOCK_MONOTONIC when the sample reached the host */
     uint32_t token; /* TOKEN: the id; END by stop id: that id, which was not reported as TOKEN; else UINT32_MAX */
     float logprob;  /* NaN when not asked */
+    bool forced;    /* TOKEN: control set it, the model had no choice */
     uint32_t n_alts;
     struct stream_alt alts[STREAM_MAX_ALTS];
     union {

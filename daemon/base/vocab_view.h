@@ -12,7 +12,10 @@ struct vocab_view {
     uint32_t n_tokens;
     const uint32_t *stop_ids; /* the configuration's eos ids and <|assistant|> */
     uint32_t n_stop_ids;
-    uint32_t think_open, think_close, tool_open, tool_close; /* UINT32_MAX when the tokenizer has none */
+    /* marks of the format; UINT32_MAX when the tokenizer has none */
+    uint32_t think_open, think_close, tool_open, tool_close;
+    uint32_t key_open, key_close, value_open, value_close; /* inside a tool call */
+    uint32_t text_end; /* of the stop ids the one that is no other speaker's turn */
 };
 
 #endif

@@ -409,6 +409,8 @@ static uint16_t end_reason(const struct emit_stream *s, const struct stream_even
         return GLMW_END_STOP_STRING;
     case STREAM_END_LENGTH:
         return GLMW_END_LENGTH;
+    case STREAM_END_LOOP:
+        return GLMW_END_LOOP;
     case STREAM_END_CANCELLED:
         return GLMW_END_CANCELED;
     case STREAM_END_DEADLINE:
@@ -442,7 +444,8 @@ static const char *why_ended(const struct emit_stream *s, const struct stream_ev
     case -EDOM:
         return "the model produced a number that is not finite; nothing of that step is shown";
     case -ENODATA:
-        return "bans and biases left no token to choose";
+        return "what this answer may not or must say left no token to choose: see its logit biases, its schema and "
+               "its tools";
     default:
         return "the engine ended the request";
     }

@@ -24,7 +24,7 @@
 #include "seen.h"
 
 enum {
-    ENGINE_MAX_STOP_IDS = 16,
+    ENGINE_MAX_STOP_IDS = CONTROL_MAX_STOP_IDS,
     ENGINE_FILL_PROGS = KERN_MAX_LAYERS + 4,
     ENGINE_FILL_SIZES = 14, /* chunks of 1 to 8192 rows */
 };

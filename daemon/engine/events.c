@@ -31,6 +31,7 @@ struct stream_event *event_push(struct engine *e, struct stream_id id, enum stre
     ev->t_ns = t_ns;
     ev->token = UINT32_MAX;
     ev->logprob = NAN;
+    ev->forced = false;
     ev->n_alts = 0;
     memset(&ev->u, 0, sizeof ev->u);
     return ev;

@@ -182,7 +182,10 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct xe
     }
     e->vocab = (struct vocab_view){ .stop_ids = e->stop_ids, .n_stop_ids = e->n_stop_ids,
                                     .think_open = UINT32_MAX, .think_close = UINT32_MAX,
-                                    .tool_open = UINT32_MAX, .tool_close = UINT32_MAX };
+                                    .tool_open = UINT32_MAX, .tool_close = UINT32_MAX,
+                                    .key_open = UINT32_MAX, .key_close = UINT32_MAX,
+                                    .value_open = UINT32_MAX, .value_close = UINT32_MAX,
+                                    .text_end = UINT32_MAX };
     *ret = e;
     return 0;
 }

@@ -8,9 +8,14 @@
 
 #include "size.h"
 
+uint32_t plan_mask_words(const struct kern_config *cfg) {
+    return (uint32_t)(((uint64_t)cfg->model.vocab_rows + 31) / 32);
+}
+
 uint64_t plan_max_bytes(const struct kern_config *cfg, const struct plan_limits *max) {
     struct kern_plan p = { .n_rows = max->rows, .n_seqs = max->seqs, .n_samples = max->samples,
-                           .n_pages = max->pages, .n_bias = max->bias, .n_seen = max->seen, .n_ban = max->ban };
+                           .n_pages = max->pages, .n_bias = max->bias, .n_seen = max->seen, .n_ban = max->ban,
+                           .n_mask_words = max->mask_words };
 
     return kern_plan_layout(cfg, &p, UINT64_MAX);
 }
@@ -19,7 +24,7 @@ struct piece {
     uint64_t n, size;
 };
 
-enum { N_PIECES = 8 };
+enum { N_PIECES = 9 };
 
 static void pieces_of(const struct kern_config *cfg, const struct plan_limits *max, struct piece ret[N_PIECES]) {
     ret[0] = (struct piece){ cfg->max_plan_bytes, 1 };
@@ -30,6 +35,7 @@ static void pieces_of(const struct kern_config *cfg, const struct plan_limits *m
     ret[5] = (struct piece){ max->bias, sizeof(struct kern_bias) };
     ret[6] = (struct piece){ max->seen, sizeof(struct kern_seen) };
     ret[7] = (struct piece){ max->ban, sizeof(uint32_t) };
+    ret[8] = (struct piece){ max->mask_words, sizeof(uint32_t) };
 }
 
 static bool offsets_of(const struct piece piece[N_PIECES], uint64_t off[N_PIECES], uint64_t *ret_end) {
@@ -75,13 +81,14 @@ int plan_init(struct plan *p, const struct kern_config *cfg, const struct plan_l
     p->bias = (struct kern_bias *)(void *)(base + off[5]);
     p->seen = (struct kern_seen *)(void *)(base + off[6]);
     p->ban = (uint32_t *)(void *)(base + off[7]);
+    p->mask = (uint32_t *)(void *)(base + off[8]);
     return 0;
 }
 
 void plan_begin(struct plan *p, uint32_t lane, uint64_t step) {
     p->lane = lane;
     p->step = step;
-    p->n_rows = p->n_seqs = p->n_samples = p->n_pages = p->n_bias = p->n_seen = p->n_ban = 0;
+    p->n_rows = p->n_seqs = p->n_samples = p->n_pages = p->n_bias = p->n_seen = p->n_ban = p->n_mask_words = 0;
 }
 
 int plan_seq(struct plan *p, struct mem_slot slot, uint32_t pos0, uint32_t keep, uint32_t flags,
@@ -154,6 +161,17 @@ int plan_ban(struct plan *p, struct kern_sample *s, const uint32_t *ids, uint32_
     return 0;
 }
 
+uint32_t *plan_mask_of(struct plan *p, struct kern_sample *s) {
+    uint32_t n = plan_mask_words(p->cfg), *words = p->mask + p->n_mask_words;
+
+    if (n > p->max.mask_words - p->n_mask_words)
+        return NULL;
+    memset(words, 0, n * sizeof *words);
+    s->mask0 = p->n_mask_words;
+    p->n_mask_words += n;
+    return words;
+}
+
 static void put(struct kern_plan *out, uint32_t at, const void *src, size_t bytes) {
     char *base = (char *)out;
 
@@ -170,7 +188,7 @@ int plan_end(struct plan *p, const struct kern_plan **ret, uint64_t *ret_bytes) 
 
     *o = (struct kern_plan){ .step = p->step, .lane = p->lane, .n_rows = p->n_rows, .n_seqs = p->n_seqs,
                              .n_samples = p->n_samples, .n_pages = p->n_pages, .n_bias = p->n_bias,
-                             .n_seen = p->n_seen, .n_ban = p->n_ban };
+                             .n_seen = p->n_seen, .n_ban = p->n_ban, .n_mask_words = p->n_mask_words };
     bytes = kern_plan_layout(p->cfg, o, p->cfg->max_plan_bytes);
     if (!bytes)
         return -ENOSPC;
@@ -181,6 +199,7 @@ int plan_end(struct plan *p, const struct kern_plan **ret, uint64_t *ret_bytes) 
     put(o, o->bias, p->bias, p->n_bias * sizeof *p->bias);
     put(o, o->seen, p->seen, p->n_seen * sizeof *p->seen);
     put(o, o->ban, p->ban, p->n_ban * sizeof *p->ban);
+    put(o, o->mask, p->mask, p->n_mask_words * sizeof *p->mask);
     o->digest = kern_plan_digest(o);
     *ret = o;
     *ret_bytes = bytes;

@@ -12,7 +12,7 @@
 
 /* Most that one plan of either lane may hold. */
 struct plan_limits {
-    uint32_t rows, seqs, samples, pages, bias, seen, ban;
+    uint32_t rows, seqs, samples, pages, bias, seen, ban, mask_words;
 };
 
 struct plan {
@@ -25,12 +25,14 @@ struct plan {
     uint32_t *pages;
     struct kern_bias *bias;
     struct kern_seen *seen;
-    uint32_t *ban;
+    uint32_t *ban, *mask;
     uint32_t lane;
     uint64_t step;
-    uint32_t n_rows, n_seqs, n_samples, n_pages, n_bias, n_seen, n_ban;
+    uint32_t n_rows, n_seqs, n_samples, n_pages, n_bias, n_seen, n_ban, n_mask_words;
 };
 
+/* Words of one mask of allowed ids. */
+uint32_t plan_mask_words(const struct kern_config *cfg);
 /* kern_config.max_plan_bytes for these limits; 0 when no plan can be that large. */
 uint64_t plan_max_bytes(const struct kern_config *cfg, const struct plan_limits *max);
 /* Bytes of memory plan_init needs; cfg->max_plan_bytes is set. -EOVERFLOW. */
@@ -58,6 +60,9 @@ struct kern_sample *plan_sample(struct plan *p, uint32_t row, enum kern_sample_m
 int plan_bias(struct plan *p, struct kern_sample *s, const struct kern_bias *bias, uint32_t n);
 int plan_seen(struct plan *p, struct kern_sample *s, const struct kern_seen *seen, uint32_t n);
 int plan_ban(struct plan *p, struct kern_sample *s, const uint32_t *ids, uint32_t n);
+/* The entry may only draw ids whose bit is set: words of plan_mask_words(), zeroed, to be filled before the next
+ * call of this file. NULL when full. */
+uint32_t *plan_mask_of(struct plan *p, struct kern_sample *s);
 
 /* Lays the plan out with its digest. */
 int plan_end(struct plan *p, const struct kern_plan **ret, uint64_t *ret_bytes);

@@ -93,7 +93,8 @@ static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
                                .pages = seqs * e->pages_per_seq,
                                .bias = seqs * SCHED_MAX_BIAS,
                                .seen = seqs * distinct,
-                               .ban = seqs * ENGINE_MAX_STOP_IDS };
+                               .ban = seqs * CONTROL_MAX_BANS,
+                               .mask_words = seqs * plan_mask_words(k) };
     k->max_plan_bytes = plan_max_bytes(k, l);
     if (!k->max_plan_bytes)
         return -EOVERFLOW;

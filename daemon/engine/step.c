@@ -30,7 +30,16 @@ int step_sample(struct engine *e, const struct eng_seq *q, uint32_t row) {
     s->n_alts = w->n_alts;
     s->seed = w->seed;
     control_next(&q->control, &next);
+    if (next.forced != CONTROL_NONE)
+        s->forced = next.forced;
     r = plan_ban(&e->plan, s, next.ban, next.n_ban);
+    if (r >= 0 && next.masked) {
+        uint32_t *words = plan_mask_of(&e->plan, s);
+
+        if (!words)
+            return -ENOSPC;
+        control_mask(&q->control, words, e->kc.model.vocab_tokens);
+    }
     if (r >= 0)
         r = plan_bias(&e->plan, s, (const struct kern_bias *)(const void *)w->bias, w->n_bias);
     if (r >= 0 && q->penalties)
@@ -69,6 +78,7 @@ static void event_token(struct engine *e, const struct eng_seq *q, const struct 
 
     ev->token = r->token;
     ev->first = q->control.n_out == 1;
+    ev->forced = q->control.forced;
     if (w->logprobs || w->n_alts)
         ev->logprob = r->logprob;
     ev->n_alts = r->n_alts < w->n_alts ? r->n_alts : w->n_alts;
@@ -115,6 +125,8 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
         seen_add(&q->seen, r->token, 1);
     if (v == CONTROL_STOP_STRING)
         stream_end(e, q->stream, STREAM_END_STOP_STRING, 0, UINT32_MAX);
+    else if (v == CONTROL_LOOP)
+        stream_end(e, q->stream, STREAM_END_LOOP, 0, UINT32_MAX);
     else if (v == CONTROL_LENGTH)
         stream_end(e, q->stream, STREAM_END_LENGTH, 0, UINT32_MAX);
 }

@@ -42,7 +42,7 @@ int request_check(const struct engine *e, const struct sched_req *req) {
         if (req->ids[i] >= e->kc.model.vocab_tokens)
             return -EINVAL;
     r = sampling_check(e, &req->sampling);
-    return r < 0 ? r : control_check_stops(req);
+    return r < 0 ? r : control_check(req, e->kc.model.vocab_tokens);
 }
 
 /* ---- what users have, counted where it changes; relaxed, because nothing else depends on the numbers ---- */
@@ -151,6 +151,8 @@ static void usage_fill(const struct engine *e, const struct eng_stream *st, stru
         return;
     u->completion = q->control.n_out;
     u->reasoning = q->control.n_reasoning;
+    u->budget_closed = q->control.budget_closed;
+    u->loop_closed = q->control.loop_closed;
     u->prefill_ns = (q->first_ns ? q->first_ns : now_ns) - q->admitted_ns;
     u->decode_ns = q->first_ns ? q->last_ns - q->first_ns : 0;
     u->longest_gap_ns = q->longest_gap_ns;

@@ -103,6 +103,11 @@ static int make_vocab(struct daemon *d, const struct model_config *cfg, struct x
         .think_close = marker(d->tok, "</think>"),
         .tool_open = marker(d->tok, "<tool_call>"),
         .tool_close = marker(d->tok, "</tool_call>"),
+        .key_open = marker(d->tok, "<arg_key>"),
+        .key_close = marker(d->tok, "</arg_key>"),
+        .value_open = marker(d->tok, "<arg_value>"),
+        .value_close = marker(d->tok, "</arg_value>"),
+        .text_end = marker(d->tok, "<|endoftext|>"),
     };
     return 0;
 }

@@ -33,6 +33,35 @@ struct sched_sampling {
     uint32_t n_bias;
 };
 
+/* Token sequences one after the other: sequence i is ids[offsets[i]] .. ids[offsets[i + 1]]. */
+struct sched_names {
+    const uint32_t *ids;
+    const uint32_t *offsets; /* n + 1 */
+    uint32_t n;
+};
+
+enum { SCHED_MAX_NAMES = 1024, SCHED_MAX_NAME_IDS = 1 << 18, SCHED_MAX_CLOSE_IDS = 256 };
+
+enum sched_tools {
+    SCHED_TOOLS_FREE = 0, /* the model decides */
+    SCHED_TOOLS_NONE,     /* no call can begin */
+    SCHED_TOOLS_MUST,     /* the answer begins with a call of one of the names and cannot end before its end */
+};
+
+/* What decides over the tokens of an answer besides the model. All zero decides nothing: the answer is then the
+ * same, bit for bit, as without this struct. */
+struct sched_control {
+    bool has_budget;
+    bool loop_guard;
+    bool one_call;       /* a second call cannot begin */
+    bool tools_offered;  /* the parser knows tools: a call is a call and not text */
+    uint8_t tools;       /* enum sched_tools */
+    uint32_t budget;     /* reasoning tokens of the model's own choice; then the block is closed */
+    const uint32_t *close; /* ids in front of the mark that closes a block in which something stands */
+    uint32_t n_close;
+    struct sched_names names; /* MUST: tools that may be called */
+};
+
 /* What one user has with the engine, in tokens: prompts that wait to be read, and cache reserved by requests
  * that run. The engine counts, anybody may look; conn owns it for as long as a request of the user lives. */
 struct sched_usage {
@@ -59,6 +88,7 @@ struct sched_req {
     const struct sched_text *stops;
     uint32_t n_stops;
     struct sched_sampling sampling;
+    struct sched_control control;
     uint64_t received_ns; /* CLOCK_MONOTONIC at receipt */
     uint64_t deadline_ns; /* absolute CLOCK_MONOTONIC, 0 = none */
     /* What the engine leaves here until END: the sampled ids without the stop id, and why it ended. More ids

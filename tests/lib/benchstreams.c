@@ -114,7 +114,12 @@ static const struct vocab_view vocab = {.stop_ids = stop_ids,
                                         .think_open = 289,
                                         .think_close = 290,
                                         .tool_open = 291,
-                                        .tool_close = 292};
+                                        .tool_close = 292,
+                                        .key_open = 295,
+                                        .key_close = 296,
+                                        .value_open = 297,
+                                        .value_close = 298,
+                                        .text_end = 268};
 
 static int run_engine(struct bench_streams *s, struct engine *e) {
     struct sched_req req[BENCH_MAX_STREAMS];

@@ -11,18 +11,20 @@
 #include "leakcheck.h"
 
 /* Token i of 0..25 is the letter 'a'+i; then some longer ones and the marks. */
-enum { T_STOP = 26, T_STO, T_P, T_EMPTY, T_THINK, T_NOTHINK, T_CALL, T_NOCALL, T_EOS, T_ASSIST, T_N };
+enum { T_STOP = 26, T_STO, T_P, T_EMPTY, T_THINK, T_NOTHINK, T_CALL, T_NOCALL, T_EOS, T_ASSIST, T_KEY, T_NOKEY, T_VALUE,
+       T_NOVALUE, T_N };
 static const char *const TEXT[T_N] = {
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v",
     "w", "x", "y", "z", "xSTOPy", "xSTO", "Pq", "", "<think>", "</think>", "<tool_call>", "</tool_call>",
-    "<eos>", "<assistant>",
+    "<eos>", "<assistant>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
 };
 static uint8_t bytes[512];
 static uint32_t offsets[T_N + 1];
 static const uint32_t stop_ids[2] = { T_EOS, T_ASSIST };
 static struct vocab_view vocab = { .bytes = bytes, .offsets = offsets, .n_tokens = T_N, .stop_ids = stop_ids,
                                    .n_stop_ids = 2, .think_open = T_THINK, .think_close = T_NOTHINK,
-                                   .tool_open = T_CALL, .tool_close = T_NOCALL };
+                                   .tool_open = T_CALL, .tool_close = T_NOCALL, .key_open = T_KEY, .key_close = T_NOKEY,
+                                   .value_open = T_VALUE, .value_close = T_NOVALUE, .text_end = T_EOS };
 
 static void build_vocab(void) {
     uint32_t at = 0;
@@ -44,7 +46,7 @@ static struct control *begin(struct sched_req *q, const struct sched_text *stops
     q->n_stops = n_stops;
     if (!q->n_ids)
         q->n_ids = 10;
-    ck_assert_int_eq(control_check_stops(q), 0);
+    ck_assert_int_eq(control_check(q, T_N), 0);
     control_begin(&c, &vocab, q, 1000);
     return &c;
 }
@@ -138,10 +140,11 @@ START_TEST(test_no_marks) {
     struct control c;
 
     bare.think_open = bare.think_close = bare.tool_open = bare.tool_close = UINT32_MAX;
+    bare.key_open = bare.key_close = bare.value_open = bare.value_close = bare.text_end = UINT32_MAX;
     bare.n_tokens = 3; /* ids above have no bytes */
     control_begin(&c, &bare, &q, 10);
     ck_assert_int_eq(control_token(&c, T_THINK), CONTROL_GO);
-    ck_assert(!c.reasoning);
+    ck_assert_int_eq(c.where, CONTROL_CONTENT);
     q.stops = &STOP_STOP;
     q.n_stops = 1;
     control_begin(&c, &bare, &q, 10);
@@ -149,7 +152,7 @@ START_TEST(test_no_marks) {
 }
 END_TEST
 
-#define HEAD "glmd-script 1\nvocab 36\ncontext 512\nstop 34 35\n"
+#define HEAD "glmd-script 1\nvocab 40\ncontext 512\nstop 34 35\n"
 
 /* The engine reports the token that completes the string, then the end; and bans through the sampler. */
 START_TEST(test_through_engine) {
