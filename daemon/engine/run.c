@@ -36,7 +36,7 @@ static void earlier(uint64_t *t, uint64_t other) {
 
 /* Until somebody posts, or the next moment at which something must happen by itself. */
 static void engine_sleep(struct engine *e, uint32_t ticket) {
-    uint64_t at = sched_next_deadline(e->sched), now;
+    uint64_t at = sched_next_event(e->sched), now;
 
     if (e->safety_ns)
         earlier(&at, e->safety_ns);
@@ -85,7 +85,7 @@ static void keep_house(struct engine *e, uint32_t ticket) {
     e->calm = c.decoding && !c.queued && !c.filling && !e->fill.active && !e->n_skipped && !e->queue_dirty &&
               !atomic_load_explicit(&e->stopping, memory_order_acquire);
     e->calm_ticket = ticket;
-    e->calm_until_ns = sched_next_deadline(e->sched);
+    e->calm_until_ns = sched_next_event(e->sched);
 }
 
 int engine_round(struct engine *e, bool may_sleep) {

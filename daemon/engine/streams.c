@@ -316,9 +316,10 @@ void streams_admit(struct engine *e) {
     }
 }
 
-static void place_report(void *ctx, uint32_t stream, uint32_t place) {
+static void place_report(void *ctx, uint32_t stream, uint32_t place, uint64_t wait_ns) {
     struct engine *e = ctx;
 
+    (void)wait_ns;
     if (e->streams[stream].place == place)
         return;
     e->streams[stream].place = place;
@@ -331,7 +332,7 @@ void streams_places(struct engine *e) {
         return;
     e->queue_dirty = false;
     e->places_ns = e->now_ns;
-    sched_positions(e->sched, place_report, e);
+    sched_positions(e->sched, e->now_ns, place_report, e);
 }
 
 /* ---- credit ---- */
@@ -381,7 +382,7 @@ void streams_credit(struct engine *e) {
         if (ok == !st->skipped)
             continue;
         st->skipped = !ok;
-        sched_skip(e->sched, q->stream, !ok);
+        sched_skip(e->sched, q->stream, !ok, e->now_ns);
         e->n_skipped = ok ? e->n_skipped - 1 : e->n_skipped + 1;
         if (ok && q->deferred) {
             q->deferred = false;

@@ -237,7 +237,8 @@ START_TEST(test_refund) {
 }
 END_TEST
 
-static void note_place(void *ctx, uint32_t job, uint32_t place) {
+static void note_place(void *ctx, uint32_t job, uint32_t place, uint64_t wait_ns) {
+    (void)wait_ns;
     ((uint32_t *)ctx)[place] = job;
 }
 
@@ -250,7 +251,7 @@ START_TEST(test_places) {
         ck_assert_int_eq(add(&f, i, 1, 100, 0), 0);
     for (uint32_t i = 4; i < 8; i++)
         ck_assert_int_eq(add(&f, i, 2, 50, 0), 0);
-    sched_positions(f.s, note_place, at);
+    sched_positions(f.s, 0, note_place, at);
     for (uint32_t p = 1; p <= 8; p++) {
         uint32_t j = admit(&f);
 
@@ -285,7 +286,7 @@ START_TEST(test_batches) {
     ck_assert_uint_eq(j, 1);
     ck_assert_int_eq(sched_pick_fill(f.s, 1000, &j), 0);
     ck_assert_uint_eq(j, 0); /* waited a whole aging time */
-    sched_skip(f.s, 0, true);
+    sched_skip(f.s, 0, true, 1000);
     ck_assert_int_eq(sched_pick_fill(f.s, 1000, &j), 0);
     ck_assert_uint_eq(j, 3);
     sched_filled(f.s, 1, 100, 1000);
@@ -293,7 +294,7 @@ START_TEST(test_batches) {
     ck_assert_uint_eq(sched_pick_decode(f.s, jobs, 8), 3);
     ck_assert_uint_eq(jobs[0], 1);
     ck_assert_uint_eq(jobs[2], 3);
-    sched_skip(f.s, 2, true);
+    sched_skip(f.s, 2, true, 1000);
     ck_assert_uint_eq(sched_pick_decode(f.s, jobs, 8), 2);
     ck_assert_uint_eq(sched_pick_decode(f.s, jobs, 1), 1);
     ck_assert_int_eq(sched_pick_fill(f.s, 1000, &j), -EAGAIN);
@@ -307,17 +308,17 @@ START_TEST(test_deadlines) {
     uint32_t j;
 
     fix_open(&f, 8, 1, 100, 1);
-    ck_assert_uint_eq(sched_next_deadline(f.s), SCHED_NEVER);
+    ck_assert_uint_eq(sched_next_event(f.s), SCHED_NEVER);
     b.deadline_ns = 50;
     ck_assert_int_eq(sched_add(f.s, 0, &a, 0), 0);
     ck_assert_int_eq(sched_add(f.s, 1, &b, 0), 0);
     ck_assert_uint_eq(admit(&f), 0);
-    ck_assert_uint_eq(sched_next_deadline(f.s), 50);
+    ck_assert_uint_eq(sched_next_event(f.s), 50);
     ck_assert_int_eq(sched_pick_expired(f.s, 49, &j), -EAGAIN);
     ck_assert_int_eq(sched_pick_expired(f.s, 50, &j), 0);
     ck_assert_uint_eq(j, 1);
     sched_remove(f.s, 1);
-    ck_assert_uint_eq(sched_next_deadline(f.s), 100);
+    ck_assert_uint_eq(sched_next_event(f.s), 100);
     ck_assert_int_eq(sched_pick_expired(f.s, 1000, &j), 0);
     ck_assert_uint_eq(j, 0);
     fix_close(&f);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* How prefill and decode share one device: how many rows a chunk has, and how many of its programs (layers)
+ * run before the next decode step. A pure structure over times the caller measured; the engine thread owns it,
+ * and the simulator runs the same code.
+ *
+ * The time decode steps took is a debt to the prefill; a slice spends what is owed, so each side gets about half
+ * of the device whatever a step or a layer costs. Step and slice together stay within target_gap_ns, as long as
+ * that leaves the prefill a quarter of the time; chunks are made small enough for it. A program cannot be cut, so
+ * one that is longer than all that waits until half of its time is owed, and no longer. Without decoding streams
+ * a slice is bounded only so that a cancellation does not wait long. */
+#ifndef GLMD_SCHED_GOVERNOR_H
+#define GLMD_SCHED_GOVERNOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { GOVERNOR_SIZES = 14 }; /* chunks of 1 to 8192 rows, by powers of two */
+
+struct governor {
+    uint64_t target_gap_ns;
+    double debt_ns;     /* decode time the prefill has not yet been given back; below 0: the other way round */
+    uint64_t decode_ns; /* of the last decode step */
+    double program_ns[GOVERNOR_SIZES]; /* of one program of a chunk of at most 2^i rows; 0 = not known */
+};
+
+void governor_init(struct governor *g, uint64_t target_gap_ns);
+/* A decode step took ns. */
+void governor_decoded(struct governor *g, uint64_t ns);
+/* Rows of the next chunk, of `left` that are to be read: at most max_rows, a multiple of grid unless it is all
+ * that is left. */
+uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t max_rows, uint32_t grid);
+/* Programs to launch now of a chunk of `rows` rows that has n_left to go; 0: none before the next decode step.
+ * busy: decode steps wait between the slices. Takes the step's time into the debt, so once a round. */
+uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t n_left);
+/* That slice took ns for n programs; n = 0: a time that says nothing about programs. */
+void governor_sliced(struct governor *g, uint32_t rows, uint32_t n, uint64_t ns);
+
+#endif
