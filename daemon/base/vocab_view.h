@@ -12,6 +12,8 @@ struct vocab_view {
     uint32_t n_tokens;
     const uint32_t *stop_ids; /* the configuration's eos ids and <|assistant|> */
     uint32_t n_stop_ids;
+    const uint32_t *mark_ids; /* added tokens: marks of the format, whose bytes are no text */
+    uint32_t n_mark_ids;
     /* marks of the format; UINT32_MAX when the tokenizer has none */
     uint32_t think_open, think_close, tool_open, tool_close;
     uint32_t key_open, key_close, value_open, value_close; /* inside a tool call */

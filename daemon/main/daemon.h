@@ -53,7 +53,7 @@ struct daemon {
     struct engine_info info;
     struct vocab_view vocab;
     uint8_t *vocab_bytes;
-    uint32_t *vocab_offsets;
+    uint32_t *vocab_offsets, *vocab_marks;
     uint32_t eos[DAEMON_MAX_EOS];
     uint32_t n_eos;
     bool has_text;

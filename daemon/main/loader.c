@@ -66,7 +66,7 @@ static uint32_t marker(const struct tok *t, const char *text) {
 /* The engine decides over stop strings on bytes; it gets them as one table, because it does not know the
  * tokenizer. */
 static int make_vocab(struct daemon *d, const struct model_config *cfg, struct xerr *err) {
-    uint32_t n = tok_size(d->tok), assistant = marker(d->tok, "<|assistant|>");
+    uint32_t n = tok_size(d->tok), n_marks = 0, assistant = marker(d->tok, "<|assistant|>");
     const uint8_t *bytes;
     uint64_t total = 0;
     size_t len;
@@ -76,16 +76,20 @@ static int make_vocab(struct daemon *d, const struct model_config *cfg, struct x
             total += len;
     d->vocab_offsets = calloc((size_t)n + 1, sizeof *d->vocab_offsets);
     d->vocab_bytes = malloc(total ? total : 1);
-    if (total > UINT32_MAX || !d->vocab_offsets || !d->vocab_bytes)
+    d->vocab_marks = calloc(n ? n : 1, sizeof *d->vocab_marks);
+    if (total > UINT32_MAX || !d->vocab_offsets || !d->vocab_bytes || !d->vocab_marks)
         return xerr_set(err, -ENOMEM, "no memory for the bytes of %u tokens", n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = d->vocab_offsets[i];
 
-        len = 0;
-        if (tok_bytes(d->tok, i, &bytes, &len) >= 0)
+        int kind = tok_bytes(d->tok, i, &bytes, &len);
+
+        if (kind >= 0)
             memcpy(d->vocab_bytes + at, bytes, len);
         else
             len = 0;
+        if (kind >= 0 && kind & TOK_ADDED)
+            d->vocab_marks[n_marks++] = i;
         d->vocab_offsets[i + 1] = at + (uint32_t)len;
     }
     for (uint32_t i = 0; i < cfg->n_eos; i++)
@@ -99,6 +103,8 @@ static int make_vocab(struct daemon *d, const struct model_config *cfg, struct x
         .n_tokens = n,
         .stop_ids = d->eos,
         .n_stop_ids = d->n_eos,
+        .mark_ids = d->vocab_marks,
+        .n_mark_ids = n_marks,
         .think_open = marker(d->tok, "<think>"),
         .think_close = marker(d->tok, "</think>"),
         .tool_open = marker(d->tok, "<tool_call>"),
@@ -224,4 +230,5 @@ void loader_done(struct daemon *d) {
     tok_free(d->tok);
     free(d->vocab_bytes);
     free(d->vocab_offsets);
+    free(d->vocab_marks);
 }
