@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct mem_page) == sizeof(uint32_t), "a page is its id");
 _Static_assert(sizeof(struct mem_slot) == sizeof(uint32_t), "a slot is its id");
 
 static int ids_init(struct mem_ids *p, struct mem_account *a, uint32_t n) {
-    uint64_t bytes = (uint64_t)n * (sizeof *p->free + sizeof *p->used);
+    uint64_t bytes = (uint64_t)n * (sizeof *p->free + sizeof *p->refs + sizeof *p->kept);
     void *mem = NULL;
     int r;
 
@@ -29,7 +29,8 @@ static int ids_init(struct mem_ids *p, struct mem_account *a, uint32_t n) {
         return r;
     memset(p, 0, sizeof *p);
     p->free = mem;
-    p->used = (uint8_t *)(p->free + n);
+    p->refs = p->free + n;
+    p->kept = (uint8_t *)(p->refs + n);
     p->n = n;
     p->bytes = bytes;
     p->account = a;
@@ -57,8 +58,8 @@ static int ids_take(struct mem_ids *p, uint32_t n, uint32_t *ret) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = p->free[p->n - used - 1 - i];
 
-        assert(id < p->n && !p->used[id]);
-        p->used[id] = 1;
+        assert(id < p->n && !p->refs[id]);
+        p->refs[id] = 1;
         ret[i] = id;
     }
     used += n;
@@ -68,21 +69,53 @@ static int ids_take(struct mem_ids *p, uint32_t n, uint32_t *ret) {
     return 0;
 }
 
+/* A kept page whose only holder is the cache. */
+static bool id_idle(const struct mem_ids *p, uint32_t id) {
+    return p->kept[id] && p->refs[id] == 1;
+}
+
+/* After the count or the mark of an id changed; was: whether it was idle before. */
+static void idle_count(struct mem_ids *p, uint32_t id, bool was) {
+    uint32_t idle = atomic_load_explicit(&p->idle, memory_order_relaxed);
+    bool is = id_idle(p, id);
+
+    if (is != was && !(FAULT(idpool_idle_stays) && was))
+        atomic_store_explicit(&p->idle, is ? idle + 1 : idle - 1, memory_order_relaxed);
+}
+
+static void ids_ref(struct mem_ids *p, uint32_t n, const uint32_t *ids) {
+    for (uint32_t i = 0; i < n; i++) {
+        bool was;
+
+        assert(ids[i] < p->n && p->refs[ids[i]] && p->refs[ids[i]] < UINT32_MAX);
+        was = id_idle(p, ids[i]);
+        p->refs[ids[i]]++;
+        idle_count(p, ids[i], was);
+    }
+}
+
 static void ids_give(struct mem_ids *p, uint32_t n, const uint32_t *ids) {
     uint32_t used = ids_used(p);
 
-    assert(n <= used);
     for (uint32_t i = 0; i < n; i++) {
-        assert(ids[i] < p->n && p->used[ids[i]]);
-        p->used[ids[i]] = 0;
-        p->free[p->n - used + i] = FAULT(idpool_first_twice) ? ids[0] : ids[i];
+        bool was;
+
+        assert(ids[i] < p->n && p->refs[ids[i]]);
+        was = id_idle(p, ids[i]);
+        p->refs[ids[i]]--;
+        idle_count(p, ids[i], was);
+        if (p->refs[ids[i]])
+            continue;
+        assert(!p->kept[ids[i]]); /* the cache gives its pages by mem_page_unkeep */
+        p->free[p->n - used--] = FAULT(idpool_first_twice) ? ids[0] : ids[i];
     }
-    atomic_store_explicit(&p->n_used, used - n, memory_order_relaxed);
+    atomic_store_explicit(&p->n_used, used, memory_order_relaxed);
 }
 
 static struct mem_pool_usage ids_read(const struct mem_ids *p) {
     return (struct mem_pool_usage){
-        .n = p->n, .used = ids_used(p), .high = atomic_load_explicit(&p->high, memory_order_relaxed)};
+        .n = p->n, .used = ids_used(p), .high = atomic_load_explicit(&p->high, memory_order_relaxed),
+        .idle = atomic_load_explicit(&p->idle, memory_order_relaxed)};
 }
 
 int mem_page_pool_init(struct mem_page_pool *p, struct mem_account *a, uint32_t n_pages) {
@@ -100,6 +133,39 @@ int mem_pages_take(struct mem_page_pool *p, uint32_t n, struct mem_page *ret) {
 void mem_pages_give(struct mem_page_pool *p, uint32_t n, const struct mem_page *pages) {
     if (n)
         ids_give(&p->ids, n, &pages->id);
+}
+
+void mem_pages_ref(struct mem_page_pool *p, uint32_t n, const struct mem_page *pages) {
+    if (n)
+        ids_ref(&p->ids, n, &pages->id);
+}
+
+void mem_page_keep(struct mem_page_pool *p, struct mem_page page) {
+    bool was;
+
+    assert(page.id < p->ids.n && p->ids.refs[page.id] && !p->ids.kept[page.id]);
+    was = id_idle(&p->ids, page.id);
+    p->ids.kept[page.id] = 1;
+    p->ids.refs[page.id]++;
+    idle_count(&p->ids, page.id, was);
+}
+
+void mem_page_unkeep(struct mem_page_pool *p, struct mem_page page) {
+    bool was;
+
+    assert(page.id < p->ids.n && p->ids.kept[page.id]);
+    was = id_idle(&p->ids, page.id);
+    p->ids.kept[page.id] = 0;
+    idle_count(&p->ids, page.id, was);
+    ids_give(&p->ids, 1, &page.id);
+}
+
+uint32_t mem_page_refs(const struct mem_page_pool *p, struct mem_page page) {
+    return page.id < p->ids.n ? p->ids.refs[page.id] : 0;
+}
+
+bool mem_page_idle(const struct mem_page_pool *p, struct mem_page page) {
+    return page.id < p->ids.n && id_idle(&p->ids, page.id);
 }
 
 struct mem_pool_usage mem_page_pool_read(const struct mem_page_pool *p) {

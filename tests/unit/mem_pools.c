@@ -128,6 +128,81 @@ START_TEST(random_pages) {
 }
 END_TEST
 
+/* Holders and the cache's mark, against counts of our own. */
+START_TEST(random_holders) {
+    enum { N = 23 };
+    struct mem_page_pool p;
+    struct ckpt_rng g = {.s = 5};
+    uint32_t refs[N] = {0}, used = 0, idle, most_idle = 0;
+    bool kept[N] = {false};
+
+    ck_assert_int_eq(mem_page_pool_init(&p, &a, N), 0);
+    for (int round = 0; round < 20000; round++) {
+        struct mem_page page = {(uint32_t)(ckpt_rand(&g) % N)};
+        uint32_t id = page.id;
+
+        switch (ckpt_rand(&g) % 5) {
+        case 0:
+            if (used < N) {
+                ck_assert_int_eq(mem_pages_take(&p, 1, &page), 0);
+                ck_assert_uint_eq(refs[page.id], 0);
+                refs[page.id] = 1;
+                used++;
+            }
+            break;
+        case 1:
+            if (refs[id] && refs[id] < 4) {
+                mem_pages_ref(&p, 1, &page);
+                refs[id]++;
+            }
+            break;
+        case 2:
+            if (refs[id] && !kept[id]) {
+                mem_page_keep(&p, page);
+                kept[id] = true;
+                refs[id]++;
+            }
+            break;
+        case 3:
+            if (kept[id]) {
+                mem_page_unkeep(&p, page);
+                kept[id] = false;
+                used -= --refs[id] == 0;
+            }
+            break;
+        default:
+            if (refs[id] > kept[id]) {
+                mem_pages_give(&p, 1, &page);
+                used -= --refs[id] == 0;
+            }
+        }
+        idle = 0;
+        for (uint32_t i = 0; i < N; i++) {
+            idle += kept[i] && refs[i] == 1;
+            ck_assert_uint_eq(mem_page_refs(&p, (struct mem_page){i}), refs[i]);
+            ck_assert_int_eq(mem_page_idle(&p, (struct mem_page){i}), kept[i] && refs[i] == 1);
+        }
+        most_idle = idle > most_idle ? idle : most_idle;
+        ck_assert_uint_eq(mem_page_pool_read(&p).used, used);
+        ck_assert_uint_eq(mem_page_pool_read(&p).idle, idle);
+    }
+    ck_assert_uint_gt(most_idle, 2);
+    mem_page_pool_done(&p);
+}
+END_TEST
+
+START_TEST(given_by_the_cache_alone) {
+    struct mem_page_pool p;
+    struct mem_page got;
+
+    ck_assert_int_eq(mem_page_pool_init(&p, &a, 2), 0);
+    ck_assert_int_eq(mem_pages_take(&p, 1, &got), 0);
+    mem_page_keep(&p, got);
+    mem_pages_give(&p, 1, &got);
+    mem_pages_give(&p, 1, &got); /* aborts: the cache still holds it */
+}
+END_TEST
+
 static void give_wrong(uint32_t second) {
     struct mem_page_pool p;
     struct mem_page got[2];
@@ -303,6 +378,7 @@ int main(void) {
     tcase_add_test(tc, pages);
     tcase_add_test(tc, slots);
     tcase_add_test(tc, random_pages);
+    tcase_add_test(tc, random_holders);
     tcase_add_test(tc, arenas);
     tcase_add_test(tc, slab_full);
     tcase_add_test(tc, slab_threads);
@@ -311,6 +387,7 @@ int main(void) {
     tcase_add_test_raise_signal(ab, given_twice, SIGABRT);
     tcase_add_test_raise_signal(ab, given_untaken, SIGABRT);
     tcase_add_test_raise_signal(ab, given_unknown, SIGABRT);
+    tcase_add_test_raise_signal(ab, given_by_the_cache_alone, SIGABRT);
     tcase_add_test_raise_signal(ab, slab_done_too_early, SIGABRT);
     suite_add_tcase(s, ab);
     sr = srunner_create(s);
