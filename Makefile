@@ -202,6 +202,8 @@ TEST_PKG := check jansson liburing libsystemd libpcre2-8
 # a cross build has no screen
 UNIT  := $(filter-out $(if $(CROSS),examples_window),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
+# Forked children stay away from Check (tests/lib/childcheck.h).
+TLINK  = $(LINK) $(foreach s,_mark_point _ck_assert_failed srunner_run_all,-Wl,--wrap=$(s))
 TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c tests/lib/failwrap.c,$(wildcard tests/lib/*.c)))
 
 $(O)/obj/tests/%.o: tests/%.c Makefile
@@ -215,21 +217,21 @@ $(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): $(O)/obj/tests/lib/f
 $(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
-	$(Q)$(LINK) $(FAILING) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+	$(Q)$(TLINK) $(FAILING) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 $(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+	$(Q)$(TLINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
 # Every fuzz target in one program; FUZZ_TARGET chooses.
 $(O)/fuzz: $(O)/obj/tests/fuzz/entry.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
-	$(Q)$(LINK) -fsanitize=fuzzer -Wl,-z,muldefs -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+	$(Q)$(TLINK) -fsanitize=fuzzer -Wl,-z,muldefs -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
 $(O)/test/soak: $(patsubst tests/%.c,$(O)/obj/tests/%.o,$(wildcard tests/soak/*.c)) $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
+	$(Q)$(TLINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
 
 .PHONY: tests unit
 tests: all examples $(addprefix $(O)/unit/,$(UNIT)) $(O)/test/glmd $(O)/test/glmd-fail $(O)/test/soak

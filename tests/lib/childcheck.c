@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/* The wrappers that keep forked children away from Check; see childcheck.h.  Test processes only. */
+#include "childcheck.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void __real_srunner_run_all(SRunner *sr, enum print_output how);
+void __wrap_srunner_run_all(SRunner *sr, enum print_output how);
+void __real__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line);
+void __real__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...)
+    __attribute__((noreturn, format(printf, 4, 5)));
+void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...)
+    __attribute__((noreturn, format(printf, 4, 5)));
+
+static int forks;      /* between the program's start and this process */
+static int test_forks; /* as many has the process of a test */
+
+static bool in_child(void) {
+    return forks > test_forks;
+}
+
+static void child_begins(void) {
+    forks++;
+}
+
+__attribute__((constructor)) static void watch(void) {
+    if (pthread_atfork(NULL, NULL, child_begins) != 0)
+        abort();
+}
+
+void __wrap_srunner_run_all(SRunner *sr, enum print_output how) {
+    test_forks = forks + (srunner_fork_status(sr) == CK_FORK);
+    __real_srunner_run_all(sr, how);
+}
+
+void __wrap__mark_point(const char *file, int line) {
+    if (!in_child())
+        __real__mark_point(file, line);
+}
+
+void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *msg, ...) {
+    char text[2048];
+    va_list ap;
+
+    snprintf(text, sizeof text, "%s", expr);
+    if (msg) {
+        va_start(ap, msg);
+        vsnprintf(text, sizeof text, msg, ap);
+        va_end(ap);
+    }
+    if (!in_child())
+        __real__ck_assert_failed(file, line, expr, "%s", text);
+    dprintf(STDERR_FILENO, "%s:%d: in a forked child: %s\n", file, line, text);
+    _exit(CHILD_FAILED);
+}

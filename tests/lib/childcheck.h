@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* Check in forked children.  Check keeps one message file and one lock for the test process; a child shares the
+ * file, and inherits the lock held when another thread of the test was just reporting: it would wait for ever, or
+ * die in the middle of a message.  So in a child that a test forks the ck_ words (linked through the wrappers of
+ * childcheck.c) never reach Check: what holds says nothing, what fails prints one line and ends the child with
+ * CHILD_FAILED, for the parent to see.  Children of a raw clone() must not use them.  Test processes only. */
+#ifndef GLMD_CHILDCHECK_H
+#define GLMD_CHILDCHECK_H
+
+enum { CHILD_FAILED = 97 };
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* The test library's own promise about forked children (tests/lib/childcheck.h): they may say ck_ whatever the
+ * threads of the test are doing, and die in the middle of it. */
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "childcheck.h"
+#include "clienttest.h"
+
+enum { CHILDREN = 300 };
+
+static atomic_bool stop;
+
+/* Holds Check's lock most of the time. */
+static void *chatter(void *arg) {
+    while (!atomic_load(&stop))
+        ck_assert(arg == NULL);
+    return NULL;
+}
+
+START_TEST(beside_a_thread_that_asserts) {
+    pthread_t th;
+    int status;
+
+    ck_assert_int_eq(pthread_create(&th, NULL, chatter, NULL), 0);
+    for (int i = 0; i < CHILDREN; i++) {
+        pid_t p = fork();
+
+        ck_assert_int_ge(p, 0);
+        if (p == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            alarm(20);
+            for (int k = 0; k < 10; k++)
+                ck_assert_int_eq(k, k);
+            _exit(5);
+        }
+        ck_assert_int_eq(waitpid(p, &status, 0), p);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 5, "child %d: status %x", i, (unsigned)status);
+    }
+    atomic_store(&stop, true);
+    pthread_join(th, NULL);
+}
+END_TEST
+
+/* Of all open files but the three of every process: Check's is among them. */
+static off_t bytes_in_files(void) {
+    off_t sum = 0;
+    struct stat st;
+
+    for (int fd = 3; fd < 1024; fd++)
+        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+            sum += st.st_size;
+    return sum;
+}
+
+/* A child killed in the middle of a message would leave half of it to the test. */
+START_TEST(nothing_reaches_the_message_file) {
+    off_t before = bytes_in_files();
+    int status;
+
+    ck_assert(before >= 0);
+    ck_assert_msg(bytes_in_files() > before, "the message file is not found");
+    pid_t p = fork();
+    if (p == 0) {
+        before = bytes_in_files();
+        for (int k = 0; k < 10; k++)
+            ck_assert_int_eq(k, k);
+        _exit(bytes_in_files() == before ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(p, &status, 0), p);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(what_fails_is_seen_by_the_parent) {
+    char said[200] = "";
+    int status, out[2];
+
+    ck_assert_int_eq(pipe(out), 0);
+    pid_t p = fork();
+    if (p == 0) {
+        dup2(out[1], STDERR_FILENO);
+        ck_assert_msg(p != 0, "number %d", 12);
+        _exit(0);
+    }
+    ck_assert_int_ge(p, 0);
+    ck_assert_int_eq(waitpid(p, &status, 0), p);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == CHILD_FAILED, "status %x", (unsigned)status);
+    ck_assert_int_gt((int)read(out[0], said, sizeof said - 1), 0);
+    ck_assert_msg(strstr(said, "lib_child.c:") && strstr(said, ": in a forked child: number 12\n"), "%s", said);
+    close(out[0]);
+    close(out[1]);
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("lib_child");
+    TCase *t = ct_case(s, "child", 60);
+
+    tcase_add_test(t, beside_a_thread_that_asserts);
+    tcase_add_test(t, nothing_reaches_the_message_file);
+    tcase_add_test(t, what_fails_is_seen_by_the_parent);
+    return ct_main(s);
+}
