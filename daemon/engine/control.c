@@ -83,26 +83,34 @@ static void guard_reset(struct control_guard *g) {
     memset(g->same, 0, sizeof g->same);
 }
 
+static bool guard_half(const struct control_guard *g, uint32_t token) {
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < CONTROL_LOOP_SPAN; i++)
+        count += g->last[i] == token;
+    return count >= CONTROL_LOOP_SPAN / 2;
+}
+
 /* True when the text has become a loop. */
 static bool guard_token(struct control_guard *g, uint32_t token) {
-    uint32_t count = 1;
-    bool cycle = false;
+    bool loop = false;
 
     for (uint32_t p = 1; p <= CONTROL_LOOP_PERIOD; p++) {
         bool same = g->n >= p && g->last[(g->n - p) % CONTROL_LOOP_SPAN] == token;
 
         g->same[p - 1] = same ? g->same[p - 1] + 1 : 0;
-        if (g->same[p - 1] + p >= CONTROL_LOOP_SPAN)
-            cycle = true;
+        if (g->same[p - 1] + p >= CONTROL_LOOP_SPAN - (FAULT(control_loop_early) ? 1 : 0))
+            loop = true;
     }
-    if (g->n >= CONTROL_LOOP_SPAN - 1)
-        for (uint32_t i = 1; i < CONTROL_LOOP_SPAN; i++)
-            count += g->last[(g->n - i) % CONTROL_LOOP_SPAN] == token;
     g->last[g->n % CONTROL_LOOP_SPAN] = token;
     /* far from wrapping: only the remainder and whether there are enough count */
     if (++g->n == 1u << 30)
         g->n = 1u << 29;
-    return cycle || count >= CONTROL_LOOP_SPAN / 2;
+    /* once there are enough, only the token that came can have become so many */
+    if (g->n == CONTROL_LOOP_SPAN)
+        for (uint32_t i = 0; i < CONTROL_LOOP_SPAN && !loop; i++)
+            loop = guard_half(g, g->last[i]);
+    return loop || (g->n > CONTROL_LOOP_SPAN && guard_half(g, token));
 }
 
 /* ---- names of calls that must be made ---- */
@@ -134,7 +142,7 @@ static void names_begin(struct control *c) {
 
 static void names_token(struct control *c, uint32_t token) {
     for (uint32_t i = 0; i < c->rules->names.n; i++)
-        if (name_lives(c, i) && name_next(c, i) != token)
+        if (name_lives(c, i) && name_next(c, i) != token && !FAULT(control_any_name))
             c->names[i / 64] &= ~(UINT64_C(1) << i % 64);
     c->name_at++;
 }
@@ -187,7 +195,8 @@ static void close_begin(struct control *c) {
 }
 
 static void budget_look(struct control *c) {
-    if (c->where != CONTROL_REASONING || c->closing || c->n_thought < c->budget || c->budget == CONTROL_NONE)
+    if (c->where != CONTROL_REASONING || c->closing || c->budget == CONTROL_NONE ||
+        c->n_thought < c->budget + (FAULT(control_close_late) ? 1 : 0))
         return;
     c->budget_closed = true;
     close_begin(c);
@@ -301,7 +310,7 @@ static bool call_token(struct control *c, uint32_t token) {
         call_begin(c);
     } else if (token == v->value_close && c->where != CONTROL_NAME) {
         c->where = CONTROL_ARGS;
-    } else if (c->where == CONTROL_VALUE) {
+    } else if (c->where == CONTROL_VALUE && !FAULT(control_mark_in_value)) {
         return false;
     } else if (token == v->key_open) {
         c->where = CONTROL_KEY;

@@ -42,6 +42,7 @@ static void record_token(struct engrun *r, struct engrun_stream *s, const struct
         s->tokens[s->n_tokens++] = ev->token;
     }
     s->firsts += ev->first;
+    s->n_forced += ev->forced;
     s->logprob = ev->logprob;
     s->n_alts = ev->n_alts;
     memcpy(s->alts, ev->alts, sizeof s->alts);

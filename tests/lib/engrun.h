@@ -19,6 +19,7 @@ struct engrun_stream {
     float logprob;  /* of the last token */
     uint32_t n_alts; /* of the last token */
     struct stream_alt alts[STREAM_MAX_ALTS];
+    uint32_t n_forced;     /* tokens that control set */
     uint32_t firsts;       /* tokens marked as first */
     uint32_t ends;         /* END events of this generation */
     uint32_t late;         /* events after the END */
