@@ -46,6 +46,7 @@ struct stream_alt {
 struct stream_progress {
     uint32_t done, total, cached; /* prompt tokens */
     uint32_t queue_position;      /* 0 = running */
+    uint32_t wait_ms;             /* until it will probably run; 0 = not known, or running */
 };
 
 struct stream_usage {

@@ -29,6 +29,11 @@ struct engine_options {
     uint32_t context_tokens; /* 0 = min(the model's maximum, what the page pool takes) */
     uint32_t max_seqs;    /* sequences decoding at once; 0 = 8 */
     uint32_t max_streams; /* accepted requests at once, running or queued; 0 = 256 */
+    uint32_t cache_slots; /* state slots beyond max_seqs: for sequences that are paused, and for checkpoints */
+    uint32_t max_queued;  /* requests that may wait beyond those that run; 0 = as many as max_streams leaves */
+    uint32_t target_gap_ms; /* between two tokens while prompts are read; 0 = 200 */
+    uint32_t park_ms;     /* a stalled stream gives its seat to others after that; 0 = never */
+    uint32_t patience_ms; /* a background request waits at most that much longer than others; 0 = no limit */
     uint32_t n_pages;     /* 0 = max_seqs contexts of context_tokens, bounded by memory */
     uint32_t prefill_tokens; /* rows of a prefill chunk, multiple of 64; 0 = 512 */
     uint64_t keep_free_bytes; /* refuse when less would stay available; 0 = none */

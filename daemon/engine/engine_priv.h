@@ -15,6 +15,7 @@
 #include "control.h"
 #include "directory.h"
 #include "engine.h"
+#include "governor.h"
 #include "idpool.h"
 #include "inbox.h"
 #include "kernmem.h"
@@ -26,7 +27,7 @@
 enum {
     ENGINE_MAX_STOP_IDS = CONTROL_MAX_STOP_IDS,
     ENGINE_FILL_PROGS = KERN_MAX_LAYERS + 4,
-    ENGINE_FILL_SIZES = 14, /* chunks of 1 to 8192 rows */
+    ENGINE_FILL_PARTS = 8, /* prompts in one chunk */
 };
 
 #define ENGINE_NONE UINT32_MAX
@@ -44,6 +45,7 @@ struct eng_stream {
 /* One running sequence: it has a slot and pages. */
 struct eng_seq {
     bool used, penalties;
+    bool gone; /* ended; the chunk in flight still writes into its slot and pages */
     uint32_t stream;
     struct mem_slot slot;
     struct mem_page *pages; /* [pages of a whole context] */
@@ -58,17 +60,23 @@ struct eng_seq {
     struct seen seen;
 };
 
+/* What a prefill chunk reads of one prompt. */
+struct fill_part {
+    uint32_t seq;
+    uint32_t pos0, n_rows;
+    bool last; /* the prompt's end: its last row is sampled */
+};
+
 /* A prefill chunk on its way through the layers. */
 struct fill {
     bool active;
-    bool last; /* the prompt's final chunk: its last row is sampled */
-    uint32_t seq;
-    uint32_t pos0, n_rows;
+    bool head; /* some part is the last of its prompt */
+    struct fill_part parts[ENGINE_FILL_PARTS];
+    uint32_t n_parts, n_rows;
     uint32_t n_progs, next, launched; /* next: first program not yet done; launched: in flight from there */
     const struct kern_prog *progs[ENGINE_FILL_PROGS];
-    uint64_t began_ns;  /* launch of the slice in flight */
-    uint64_t debt_ns;   /* decode time the prefill has not yet been given back */
-    double program_ns[ENGINE_FILL_SIZES]; /* of one program of a chunk of at most 2^i rows; 0 = not known */
+    uint64_t started_ns; /* of the chunk */
+    uint64_t began_ns;   /* launch of the slice in flight */
 };
 
 struct engine {
@@ -101,7 +109,8 @@ struct engine {
     struct mem_slot_pool slots;
     bool has_pools;
     struct eng_stream *streams; /* [opt.max_streams] */
-    struct eng_seq *seqs;       /* [opt.max_seqs] */
+    struct eng_seq *seqs;       /* [n_seqs]: those with a seat and those that are paused */
+    uint32_t n_seqs;
     struct stream_event *events;
     uint32_t max_events;
     bool loaded;
@@ -125,7 +134,7 @@ struct engine {
     struct fill fill;
     uint32_t *batch; /* [opt.max_seqs] seqs of the decode step in flight */
     uint32_t n_batch;
-    uint64_t decode_ns; /* of the last decode step */
+    struct governor governor;
     bool queue_dirty;
     uint64_t places_ns; /* when queue places were last worked out */
     bool calm; /* with the two below: the next round may go straight to its step (run.c) */
@@ -158,12 +167,13 @@ void streams_admit(struct engine *e);
 void streams_credit(struct engine *e); /* who can take a token; sets skips */
 void streams_places(struct engine *e); /* PROGRESS of queued ones */
 void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, int status, uint32_t token);
+void seq_give(struct engine *e, uint32_t seq); /* its slot and pages go back */
 void streams_end_all(struct engine *e, enum stream_reason reason, int status);
 
 /* events.c */
 struct stream_event *event_push(struct engine *e, struct stream_id id, enum stream_event_type type, uint64_t t_ns);
 void events_publish(struct engine *e);
-void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t place);
+void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t place, uint64_t wait_ns);
 
 /* step.c: the decode step */
 int step_launch(struct engine *e); /* 1 launched, 0 nothing to decode */
@@ -172,9 +182,11 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
 int step_sample(struct engine *e, const struct eng_seq *q, uint32_t row);
 
 /* fill.c: the prefill lane */
-int fill_start(struct engine *e);             /* picks and plans a chunk; 1 there is one, 0 none */
+int fill_start(struct engine *e, bool busy);  /* picks and plans a chunk; 1 there is one, 0 none */
 int fill_launch(struct engine *e, bool busy); /* 1 launched; busy: decode steps wait between the slices */
 int fill_finish(struct engine *e);            /* waits for the slice; the chunk's end when it was the last */
+/* A sequence ends. false: the chunk in flight still needs what it has; it gives that back itself. */
+bool fill_leave(struct engine *e, uint32_t seq);
 /* The pieces evaluation shares: a chunk planned by hand, run to its end. */
 void fill_programs(struct engine *e, struct fill *f, bool head, bool draft);
 int fill_load(struct engine *e);

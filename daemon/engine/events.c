@@ -38,7 +38,7 @@ struct stream_event *event_push(struct engine *e, struct stream_id id, enum stre
 }
 
 /* Progress is a courtesy: none when the client reads so slowly that a token would have to wait. */
-void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t place) {
+void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t place, uint64_t wait_ns) {
     const struct eng_stream *st = &e->streams[stream];
     struct stream_event *ev;
 
@@ -48,5 +48,8 @@ void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t p
                               stream_token_records(st->req->sampling.n_alts))
         return;
     ev = event_push(e, st->id, STREAM_EV_PROGRESS, e->now_ns);
-    ev->u.progress = (struct stream_progress){ .done = done, .total = st->req->n_ids, .queue_position = place };
+    ev->u.progress = (struct stream_progress){ .done = done, .total = st->req->n_ids, .queue_position = place,
+                                                .wait_ms = wait_ns / 1000000u > UINT32_MAX
+                                                               ? UINT32_MAX
+                                                               : (uint32_t)((wait_ns + 999999u) / 1000000u) };
 }

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* fill.c: the prefill lane. A prompt is read in chunks that begin on the absolute KERN_GRID-token grid; a
- * chunk runs layer by layer, and decode steps run between slices of layers. Engine thread.
+/* fill.c: the prefill lane. Prompts are read in chunks that begin on the absolute KERN_GRID-token grid; a chunk
+ * runs layer by layer, and decode steps run between slices of layers. How many rows a chunk has and how long a
+ * slice is, is the governor's business (sched/governor.h). Room that one prompt leaves in a chunk goes to others
+ * that fit into it whole. Engine thread.
  *
- * How long a slice is: the time decode steps took is a debt to the prefill; a slice spends what is owed, so
- * each side gets about half of the device whatever a step or a layer costs. A program cannot be cut, so one
- * that takes longer than the largest debt waits until half of its time is owed, and no longer. Without decoding
- * streams a slice is bounded only so that a cancellation does not wait long.
- *
- * What a program takes is measured by the size of its chunk, in powers of two: a single row costs nearly what
- * sixteen do, because the weights have to be read for it as well. */
+ * Nothing of a chunk can be taken out once it has begun: its layers write into the slots and pages of all its
+ * sequences to the end. So a sequence that ends meanwhile keeps its own until the chunk is done, unless it is the
+ * last one of it; then the rest of the chunk is not computed. */
 #include <errno.h>
-#include <math.h>
 
 #include "clock.h"
 #include "engine_priv.h"
-
-enum { IDLE_SLICE_NS = 50000000, MAX_DEBT_NS = 200000000 };
 
 void fill_programs(struct engine *e, struct fill *f, bool head, bool draft) {
     uint32_t n = 0;
@@ -41,75 +36,86 @@ int fill_load(struct engine *e) {
     return r < 0 ? r : kern_plan_load(e->k, plan, bytes);
 }
 
-static int chunk_plan(struct engine *e, struct fill *f, struct eng_seq *q) {
+static uint32_t prompt_left(const struct engine *e, const struct eng_seq *q) {
+    return e->streams[q->stream].req->n_ids - q->pos;
+}
+
+static int part_plan(struct engine *e, struct fill_part *p) {
+    struct eng_seq *q = &e->seqs[p->seq];
     const struct sched_req *req = e->streams[q->stream].req;
     int r, row = 0;
 
-    plan_begin(&e->plan, KERN_LANE_PREFILL, ++e->step);
-    r = plan_seq(&e->plan, q->slot, f->pos0, 0,
-                 KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | (f->pos0 ? 0u : (uint32_t)KERN_SEQ_RESET), q->pages,
-                 mem_pages_for(f->pos0 + f->n_rows));
-    for (uint32_t i = 0; r >= 0 && i < f->n_rows; i++) {
-        r = row = plan_row(&e->plan, req->ids[f->pos0 + i], KERN_NONE);
+    r = plan_seq(&e->plan, q->slot, p->pos0, 0,
+                 KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | (p->pos0 ? 0u : (uint32_t)KERN_SEQ_RESET), q->pages,
+                 mem_pages_for(p->pos0 + p->n_rows));
+    for (uint32_t i = 0; r >= 0 && i < p->n_rows; i++) {
+        r = row = plan_row(&e->plan, req->ids[p->pos0 + i], KERN_NONE);
         if (q->penalties)
-            seen_add(&q->seen, req->ids[f->pos0 + i], 0);
+            seen_add(&q->seen, req->ids[p->pos0 + i], 0);
     }
-    if (r >= 0 && f->last)
+    if (r >= 0 && p->last)
         r = step_sample(e, q, (uint32_t)row);
-    return r < 0 ? r : fill_load(e);
+    return r;
 }
 
-int fill_start(struct engine *e) {
+/* A part of a chunk with room for so many rows: all that is left of the prompt, or up to the grid. */
+static struct fill_part part_of(const struct engine *e, const struct eng_seq *q, uint32_t room) {
+    struct fill_part p = { .seq = (uint32_t)(q - e->seqs), .pos0 = q->pos };
+    uint32_t left = prompt_left(e, q);
+
+    p.n_rows = left <= room ? left : room - room % KERN_GRID;
+    p.last = p.n_rows == left;
+    return p;
+}
+
+static void chunk_choose(struct engine *e, struct fill *f, uint32_t stream, uint32_t room) {
+    uint32_t jobs[ENGINE_FILL_PARTS];
+
+    f->n_parts = f->n_rows = 0;
+    f->head = false;
+    do {
+        struct fill_part p = part_of(e, stream_seq(e, stream), room);
+
+        jobs[f->n_parts] = stream;
+        f->parts[f->n_parts++] = p;
+        f->n_rows += p.n_rows;
+        f->head |= p.last;
+        room -= p.n_rows;
+        if (!p.last || f->n_parts == ENGINE_FILL_PARTS || f->n_parts == e->opt.max_seqs || FAULT(fill_one_prompt))
+            return;
+    } while (room && sched_pick_fill_beside(e->sched, e->now_ns, jobs, f->n_parts, &stream) == 0 &&
+             prompt_left(e, stream_seq(e, stream)) <= room);
+}
+
+int fill_start(struct engine *e, bool busy) {
     struct fill *f = &e->fill;
-    struct eng_seq *q;
-    uint32_t stream, left;
-    int r;
+    uint32_t stream, max = e->opt.prefill_tokens;
+    int r = 0;
 
     if (f->active)
         return 1;
     if (sched_pick_fill(e->sched, e->now_ns, &stream) < 0)
         return 0;
-    q = stream_seq(e, stream);
-    left = e->streams[stream].req->n_ids - q->pos;
-    f->seq = (uint32_t)(q - e->seqs);
-    f->pos0 = q->pos;
-    f->n_rows = left < e->opt.prefill_tokens ? left : e->opt.prefill_tokens;
-    f->last = f->n_rows == left;
-    fill_programs(e, f, f->last, false);
-    r = chunk_plan(e, f, q);
+    chunk_choose(e, f, stream, governor_rows(&e->governor, busy, max, max, KERN_GRID));
+    fill_programs(e, f, f->head, false);
+    plan_begin(&e->plan, KERN_LANE_PREFILL, ++e->step);
+    for (uint32_t i = 0; r >= 0 && i < f->n_parts; i++)
+        r = part_plan(e, &f->parts[i]);
+    if (r >= 0)
+        r = fill_load(e);
     if (r < 0)
         return engine_fail(e, "prefill plan", r);
     f->active = true;
+    f->started_ns = e->now_ns;
     return 1;
-}
-
-static double *program_ns(struct fill *f) {
-    uint32_t i = 0;
-
-    while (f->n_rows > 1u << i)
-        i++;
-    return &f->program_ns[i];
 }
 
 int fill_launch(struct engine *e, bool busy) {
     struct fill *f = &e->fill;
-    double one = *program_ns(f), budget = IDLE_SLICE_NS;
-    uint32_t want = f->n_progs - f->next;
+    uint32_t want = governor_slice(&e->governor, busy, f->n_rows, f->n_progs - f->next);
 
-    if (busy) {
-        double most = FAULT(fill_debt_capped) || one / 2 < MAX_DEBT_NS ? MAX_DEBT_NS : one / 2;
-
-        budget = (double)f->debt_ns + (double)e->decode_ns;
-        if (budget > most)
-            budget = most;
-        f->debt_ns = (uint64_t)budget;
-        if (budget < floor(one / 2))
-            return 0;
-    }
-    if (one <= 0)
-        want = 1;
-    else if (budget / one < want)
-        want = budget / one < 1 ? 1 : (uint32_t)(budget / one);
+    if (!want)
+        return 0;
     f->began_ns = clock_now_ns();
     for (f->launched = 0; f->launched < want; f->launched++) {
         int r = kern_launch(e->k, f->progs[f->next + f->launched]);
@@ -122,16 +128,41 @@ int fill_launch(struct engine *e, bool busy) {
     return 1;
 }
 
-static void chunk_done(struct engine *e, struct fill *f, const struct kern_result *res) {
-    struct eng_seq *q = &e->seqs[f->seq];
+bool fill_leave(struct engine *e, uint32_t seq) {
+    struct fill *f = &e->fill;
+    uint32_t others = 0;
+    bool in = false;
+
+    for (uint32_t i = 0; f->active && i < f->n_parts; i++) {
+        if (f->parts[i].seq == seq)
+            in = true;
+        else
+            others += !e->seqs[f->parts[i].seq].gone;
+    }
+    if (!in || FAULT(fill_gives_early))
+        return true;
+    if (others)
+        return false;
+    f->active = false; /* nobody wants the rest; who gets these slots next resets them */
+    for (uint32_t i = 0; i < f->n_parts; i++)
+        if (f->parts[i].seq != seq)
+            seq_give(e, f->parts[i].seq);
+    return true;
+}
+
+static void part_done(struct engine *e, const struct fill_part *p, const struct kern_result *res) {
+    struct eng_seq *q = &e->seqs[p->seq];
     uint32_t stream = q->stream;
 
-    f->active = false;
-    q->pos += f->n_rows;
-    stat_add(&e->stats.prefill_tokens, f->n_rows);
-    sched_filled(e->sched, stream, f->n_rows, e->now_ns);
-    event_progress(e, stream, q->pos, 0);
-    if (!f->last)
+    if (q->gone) {
+        seq_give(e, p->seq);
+        return;
+    }
+    q->pos += p->n_rows;
+    stat_add(&e->stats.prefill_tokens, p->n_rows);
+    sched_filled(e->sched, stream, p->n_rows, e->now_ns);
+    event_progress(e, stream, q->pos, 0, 0);
+    if (!p->last)
         return;
     if (e->streams[stream].skipped) {
         q->deferred = true;
@@ -139,36 +170,39 @@ static void chunk_done(struct engine *e, struct fill *f, const struct kern_resul
         q->result = *res;
         return;
     }
-    step_token(e, f->seq, res, e->now_ns);
+    step_token(e, p->seq, res, e->now_ns);
+}
+
+static int chunk_done(struct engine *e, struct fill *f) {
+    uint32_t n = 0, want = 0;
+    const struct kern_result *res = kern_results(e->k, KERN_LANE_PREFILL, &n);
+
+    for (uint32_t i = 0; i < f->n_parts; i++)
+        want += f->parts[i].last;
+    if (n != want)
+        return engine_fail(e, "prefill results", -EBADMSG);
+    f->active = false;
+    sched_measured_fill(e->sched, f->n_rows, e->now_ns > f->started_ns ? e->now_ns - f->started_ns : 0);
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        part_done(e, &f->parts[i], res);
+        res += f->parts[i].last;
+    }
+    return 0;
 }
 
 int fill_finish(struct engine *e) {
     struct fill *f = &e->fill;
-    const struct kern_result *res;
     /* the slice had the device to itself since its launch, or since the decode step before it ended */
-    uint64_t began = f->began_ns > e->now_ns ? f->began_ns : e->now_ns, took;
-    uint32_t n = 0, layers;
+    uint64_t began = f->began_ns > e->now_ns ? f->began_ns : e->now_ns;
     int r = kern_wait(e->k, KERN_LANE_PREFILL);
 
     if (r < 0)
         return engine_fail(e, "prefill slice", r);
     e->now_ns = clock_now_ns();
-    took = e->now_ns - began;
-    f->debt_ns -= took < f->debt_ns ? took : f->debt_ns;
     /* the embedding costs nothing beside a layer: counting it would make the first slices far too long */
-    layers = f->next ? f->launched : f->launched - 1;
-    if (layers) {
-        double one = (double)took / layers, *known = program_ns(f);
-
-        *known = *known > 0 ? *known * 0.75 + one * 0.25 : one;
-    }
+    governor_sliced(&e->governor, f->n_rows, f->next ? f->launched : f->launched - 1,
+                    e->now_ns > began ? e->now_ns - began : 0);
     f->next += f->launched;
     f->launched = 0;
-    if (f->next < f->n_progs)
-        return 0;
-    res = kern_results(e->k, KERN_LANE_PREFILL, &n);
-    if (n != (uint32_t)f->last)
-        return engine_fail(e, "prefill results", -EBADMSG);
-    chunk_done(e, f, res);
-    return 0;
+    return f->next < f->n_progs ? 0 : chunk_done(e, f);
 }

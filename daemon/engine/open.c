@@ -140,10 +140,14 @@ static int check_options(struct engine *e, struct xerr *err) {
         o->max_seqs = 8;
     if (!o->max_streams)
         o->max_streams = 256;
+    if (!o->target_gap_ms)
+        o->target_gap_ms = 200;
     if (!o->prefill_tokens)
         o->prefill_tokens = 512;
     if (o->max_seqs > 1024)
         return xerr_set(err, -EINVAL, "sequences at once: found %u, expected 1 to 1024", o->max_seqs);
+    if (o->cache_slots > 65536)
+        return xerr_set(err, -EINVAL, "cache slots: found %u, expected at most 65536", o->cache_slots);
     if (o->max_streams > 65536)
         return xerr_set(err, -EINVAL, "requests at once: found %u, expected 1 to 65536", o->max_streams);
     if (o->prefill_tokens % KERN_GRID || o->prefill_tokens > 8192)

@@ -82,8 +82,8 @@ static void keep_house(struct engine *e, uint32_t ticket) {
     streams_credit(e);
     streams_places(e);
     sched_get_counts(e->sched, &c);
-    e->calm = c.decoding && !c.queued && !c.filling && !e->fill.active && !e->n_skipped && !e->queue_dirty &&
-              !atomic_load_explicit(&e->stopping, memory_order_acquire);
+    e->calm = c.decoding && !c.queued && !c.filling && !c.paused && !e->fill.active && !e->n_skipped &&
+              !e->queue_dirty && !atomic_load_explicit(&e->stopping, memory_order_acquire);
     e->calm_ticket = ticket;
     e->calm_until_ns = sched_next_event(e->sched);
 }
@@ -103,7 +103,7 @@ int engine_round(struct engine *e, bool may_sleep) {
     if (decoding < 0)
         return decoding;
     if (!calm)
-        filling = fill_start(e);
+        filling = fill_start(e, decoding > 0);
     if (filling > 0)
         filling = fill_launch(e, decoding > 0);
     if (filling < 0)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "clock.h"
 #include "engine_priv.h"
 #include "meminfo.h"
 #include "size.h"
@@ -27,10 +28,20 @@ static uint32_t at_least_1(uint32_t n) {
     return n ? n : 1;
 }
 
+/* Sequences that can be there at once, with a seat or paused; what is left of the slots are checkpoints. */
+static uint32_t seqs_of(const struct engine *e) {
+    uint32_t most = 2 * e->opt.max_seqs;
+
+    return e->kc.n_slots < most ? e->kc.n_slots : most;
+}
+
 static struct sched_config sched_config_of(const struct engine *e) {
     return (struct sched_config){ .max_jobs = e->opt.max_streams, .max_running = e->opt.max_seqs,
-                                  .n_pages = at_least_1(e->kc.n_pages), .n_slots = e->kc.n_slots,
-                                  .page_tokens = KERN_PAGE_TOKENS, .aging_ns = 10000000000u };
+                                  .n_pages = at_least_1(e->kc.n_pages), .n_slots = seqs_of(e),
+                                  .page_tokens = KERN_PAGE_TOKENS, .aging_ns = 10 * CLOCK_NS_PER_SEC,
+                                  .max_queued = e->opt.max_queued,
+                                  .park_ns = e->opt.park_ms * CLOCK_NS_PER_MS,
+                                  .patience_ns = e->opt.patience_ms * CLOCK_NS_PER_MS };
 }
 
 uint64_t arena_layout(struct engine *e, char *base) {
@@ -46,11 +57,12 @@ uint64_t arena_layout(struct engine *e, char *base) {
     plan_mem = carve(&c, 1, plan_n);
     cells = carve(&c, e->opt.max_streams, sizeof(_Atomic uint32_t));
     e->streams = carve(&c, e->opt.max_streams, sizeof *e->streams);
-    e->seqs = carve(&c, seqs, sizeof *e->seqs);
+    e->n_seqs = seqs_of(e);
+    e->seqs = carve(&c, e->n_seqs, sizeof *e->seqs);
     e->batch = carve(&c, seqs, sizeof *e->batch);
     e->max_events = e->opt.max_streams + 4 * seqs + 16;
     e->events = carve(&c, e->max_events, sizeof *e->events);
-    for (uint32_t i = 0; i < seqs; i++) {
+    for (uint32_t i = 0; i < e->n_seqs; i++) {
         void *pages = carve(&c, e->pages_per_seq, sizeof(struct mem_page));
         void *seen = carve(&c, 1, seen_bytes(vocab));
 
@@ -61,6 +73,7 @@ uint64_t arena_layout(struct engine *e, char *base) {
     }
     if (!base)
         return c.at;
+    governor_init(&e->governor, e->opt.target_gap_ms * CLOCK_NS_PER_MS);
     inbox_init(&e->inbox, cells, e->opt.max_streams);
     if (sched_init(&sc, sched_mem, sched_n, &e->sched) < 0 ||
         plan_init(&e->plan, &e->kc, &e->limits, plan_mem, plan_n) < 0)
@@ -79,7 +92,8 @@ static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
     k->cache = e->opt.cache_bf16 ? KERN_CACHE_BF16 : KERN_CACHE_F32;
     k->isa = e->opt.isa;
     k->n_pages = n_pages;
-    k->n_slots = k->max_seqs = seqs;
+    k->max_seqs = seqs;
+    k->n_slots = seqs + e->opt.cache_slots;
     k->max_rows[KERN_LANE_DECODE] = seqs;
     k->max_rows[KERN_LANE_PREFILL] = e->opt.prefill_tokens;
     k->max_samples = seqs;

@@ -107,6 +107,8 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
     }
     if (q->first_ns && t_ns - q->last_ns > q->longest_gap_ns)
         q->longest_gap_ns = t_ns - q->last_ns;
+    if (q->first_ns && t_ns > q->last_ns)
+        sched_measured_token(e->sched, t_ns - q->last_ns);
     if (!q->first_ns)
         q->first_ns = t_ns;
     q->last_ns = t_ns;
@@ -140,7 +142,7 @@ int step_finish(struct engine *e) {
     if (r < 0)
         return engine_fail(e, "decode step", r);
     e->now_ns = clock_now_ns();
-    e->decode_ns = e->now_ns - began;
+    governor_decoded(&e->governor, e->now_ns > began ? e->now_ns - began : 0);
     res = kern_results(e->k, KERN_LANE_DECODE, &n);
     if (n != e->n_batch)
         return engine_fail(e, "decode step's results", -EBADMSG);

@@ -85,6 +85,14 @@ static void usage_admit(const struct engine *e, const struct sched_req *req) {
         atomic_fetch_add_explicit(&req->usage->kv_tokens, reserved_tokens(e, req), memory_order_relaxed);
 }
 
+/* Whoever is not running waits, so this bounds the queue, before any of the request has been promised. */
+static uint32_t most_live(const struct engine *e) {
+    uint64_t most = (uint64_t)e->opt.max_seqs + e->opt.max_queued;
+
+    return !e->opt.max_queued || most > e->opt.max_streams || FAULT(engine_queue_unbounded) ? e->opt.max_streams
+                                                                                            : (uint32_t)most;
+}
+
 /* Counting oneself in before looking at the flags, while the engine looks at them before the count, leaves no
  * moment in which a request is accepted after the engine decided that nobody is left. */
 int engine_submit(struct engine *e, struct sched_req *req) {
@@ -100,7 +108,7 @@ int engine_submit(struct engine *e, struct sched_req *req) {
         r = -ESHUTDOWN;
     else if (atomic_load(&e->lost))
         r = -EIO;
-    else if (before >= e->opt.max_streams)
+    else if (before >= most_live(e))
         r = -EAGAIN;
     if (r < 0) {
         usage_unqueue(req);
@@ -128,15 +136,20 @@ void engine_stop(struct engine *e, uint64_t deadline_ns) {
 
 /* ---- ends ---- */
 
-static void seq_release(struct engine *e, uint32_t seq) {
+void seq_give(struct engine *e, uint32_t seq) {
     struct eng_seq *q = &e->seqs[seq];
 
-    if (e->fill.active && e->fill.seq == seq)
-        e->fill.active = false; /* its rows are in a slot that is given back: the next user resets it */
     mem_pages_give(&e->pages, q->n_pages, q->pages);
     mem_slot_give(&e->slots, q->slot);
     seen_reset(&q->seen);
-    q->used = false;
+    q->used = q->gone = false;
+}
+
+static void seq_release(struct engine *e, uint32_t seq) {
+    if (fill_leave(e, seq))
+        seq_give(e, seq);
+    else
+        e->seqs[seq].gone = true;
 }
 
 static void usage_fill(const struct engine *e, const struct eng_stream *st, struct stream_usage *u,
@@ -214,6 +227,8 @@ static void stream_open(struct engine *e, struct sched_req *req) {
         .budget_tokens = control_limit(req->n_ids, req->max_tokens, e->kc.max_context),
         .deadline_ns = req->deadline_ns ? req->deadline_ns : SCHED_NEVER,
         .user_tokens = req->kv_quota,
+        .weight = req->weight > SCHED_WEIGHT_MAX ? SCHED_WEIGHT_MAX : req->weight,
+        .background = req->background,
     };
     struct stream_event *ev;
     int r;
@@ -272,7 +287,7 @@ void streams_expire(struct engine *e) {
 }
 
 static uint32_t seq_free(const struct engine *e) {
-    for (uint32_t i = 0; i < e->opt.max_seqs; i++)
+    for (uint32_t i = 0; i < e->n_seqs; i++)
         if (!e->seqs[i].used)
             return i;
     return ENGINE_NONE;
@@ -282,10 +297,16 @@ static bool wants_penalties(const struct sched_sampling *s) {
     return s->repetition != 1.0f || s->presence != 0.0f || s->frequency != 0.0f;
 }
 
+static void tell_available(struct engine *e) {
+    struct mem_pool_usage pages = mem_page_pool_read(&e->pages), slots = mem_slot_pool_read(&e->slots);
+
+    sched_available(e->sched, pages.n - pages.used, slots.n - slots.used);
+}
+
 void streams_admit(struct engine *e) {
     uint32_t stream;
 
-    while (sched_admit(e->sched, e->now_ns, &stream) == 0) {
+    while (tell_available(e), sched_admit(e->sched, e->now_ns, &stream) == 0) {
         struct eng_stream *st = &e->streams[stream];
         uint32_t i = seq_free(e), n = sched_job_pages(e->sched, stream);
         struct eng_seq *q = i == ENGINE_NONE ? NULL : &e->seqs[i];
@@ -311,19 +332,17 @@ void streams_admit(struct engine *e) {
         control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
         st->seq = i;
         usage_admit(e, st->req);
-        event_progress(e, stream, 0, 0);
+        event_progress(e, stream, 0, 0, 0);
         e->queue_dirty = true;
     }
 }
 
 static void place_report(void *ctx, uint32_t stream, uint32_t place, uint64_t wait_ns) {
     struct engine *e = ctx;
-
-    (void)wait_ns;
     if (e->streams[stream].place == place)
         return;
     e->streams[stream].place = place;
-    event_progress(e, stream, 0, place);
+    event_progress(e, stream, 0, place, wait_ns);
 }
 
 /* Working the places out costs the square of the queue, so not more often than a reader could tell. */
@@ -363,12 +382,12 @@ void streams_credit(struct engine *e) {
     e->seen_kicks = kicks;
     if (!e->sink.credit)
         return;
-    for (uint32_t i = 0; i < e->opt.max_seqs; i++) {
+    for (uint32_t i = 0; i < e->n_seqs; i++) {
         struct eng_seq *q = &e->seqs[i];
         struct eng_stream *st;
         bool ok, samples;
 
-        if (!q->used)
+        if (!q->used || q->gone)
             continue;
         st = &e->streams[q->stream];
         /* a prompt may be read without credit up to the chunk that samples */

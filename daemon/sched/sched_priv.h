@@ -11,6 +11,7 @@ struct entry {
     struct sched_job job;
     uint8_t state;
     bool skipped, paused, held;
+    bool beside;         /* scratch of sched_pick_fill_beside */
     bool promoted;       /* a background job that waited long enough */
     uint32_t account;    /* index into accounts */
     uint32_t need;       /* pages it would take, or has taken */

@@ -74,6 +74,8 @@ struct sched_req {
     struct sched_usage *usage; /* of the user; NULL = nobody counts */
     uint64_t queued_quota;     /* most tokens of it; 0 = no limit */
     uint64_t kv_quota;
+    uint32_t weight; /* of the user among the others; 0 = the usual one */
+    bool background; /* others go first */
     const uint32_t *ids; /* the prompt */
     uint32_t n_ids;
     /* Where messages begin in it, rising: the end of the system and tools block, then the last few messages.

@@ -6,7 +6,7 @@
 #include "sched_priv.h"
 
 static bool can_fill(const struct entry *e) {
-    return e->state == SCHED_FILL && !e->skipped && !e->paused;
+    return e->state == SCHED_FILL && !e->skipped && !e->paused && !e->beside;
 }
 
 /* How far a user may be ahead of the others and still have its short prompts read first, in tokens. */
@@ -85,6 +85,20 @@ int sched_pick_fill(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
         s->background_ns = now_ns;
     *ret_job = (uint32_t)(e - s->entries);
     return 0;
+}
+
+int sched_pick_fill_beside(struct sched *s, uint64_t now_ns, const uint32_t *jobs, uint32_t n, uint32_t *ret_job) {
+    struct entry *e;
+    int r;
+
+    for (uint32_t i = 0; i < n; i++)
+        if ((e = entry_of(s, jobs[i])))
+            e->beside = true;
+    r = sched_pick_fill(s, now_ns, ret_job);
+    for (uint32_t i = 0; i < n; i++)
+        if ((e = entry_of(s, jobs[i])))
+            e->beside = false;
+    return r;
 }
 
 void sched_filled(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns) {

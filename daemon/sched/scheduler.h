@@ -112,6 +112,8 @@ uint32_t sched_job_pages(const struct sched *s, uint32_t job); /* pages reserved
  * Among them a short one, unless its user is ahead of the others; then the least served user's; of a user's
  * the one that waited longer than aging_ns, else the one with the fewest tokens left. -EAGAIN: none. */
 int sched_pick_fill(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
+/* The same without these n jobs: who goes along in the same chunk. */
+int sched_pick_fill_beside(struct sched *s, uint64_t now_ns, const uint32_t *jobs, uint32_t n, uint32_t *ret_job);
 /* tokens of its prompt were read; DECODE once all were. */
 void sched_filled(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns);
 
