@@ -422,7 +422,8 @@ START_TEST(test_calm_sees_all) {
 END_TEST
 
 /* A layer that takes longer than the prefill can ever be owed at once is not put off for ever: half a second
- * for each of two. */
+ * for each of two. The other answer goes on meanwhile: a prompt that waits for its end, twenty seconds, is caught
+ * however slow the machine is. */
 START_TEST(test_slow_layers) {
     static uint32_t ids[512];
     struct engrun r;
@@ -434,7 +435,10 @@ START_TEST(test_slow_layers) {
     engrun_wait_tokens(&r, 0, 5);
     engrun_submit(&r, &b);
     engrun_wait_end(&r, 1);
+    pthread_mutex_lock(&r.lock);
     ck_assert_uint_eq(r.s[1].n_tokens, 1);
+    ck_assert_msg(!r.s[0].ends, "the prompt was read when the answer beside it had ended");
+    pthread_mutex_unlock(&r.lock);
     ck_assert_int_eq(engrun_close(&r), 0);
 }
 END_TEST
