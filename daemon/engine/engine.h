@@ -29,7 +29,9 @@ struct engine_options {
     uint32_t context_tokens; /* 0 = min(the model's maximum, what the page pool takes) */
     uint32_t max_seqs;    /* sequences decoding at once; 0 = 8 */
     uint32_t max_streams; /* accepted requests at once, running or queued; 0 = 256 */
-    uint32_t cache_slots; /* state slots beyond max_seqs: for sequences that are paused, and for checkpoints */
+    uint32_t cache_slots; /* state slots beyond max_seqs: for sequences that are paused, and for checkpoints of the
+                           * prefix cache; fewer when memory does not suffice; 0 = none of either */
+    uint64_t cache_bytes; /* most that the prefix cache may hold of slots and pages; 0 = what they have */
     uint32_t max_queued;  /* requests that may wait beyond those that run; 0 = as many as max_streams leaves */
     uint32_t target_gap_ms; /* between two tokens while prompts are read; 0 = 200 */
     uint32_t park_ms;     /* a stalled stream gives its seat to others after that; 0 = never */
@@ -48,6 +50,7 @@ struct engine_info {
     char model_dir[512];   /* where configuration and tokenizer lie; empty for a script without MODEL */
     char backend[32];
     uint32_t vocab_tokens, context_tokens, max_seqs, n_pages, n_slots;
+    uint32_t cache_slots; /* that memory sufficed for */
     uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes;
 };
 

@@ -14,6 +14,7 @@
 #include "config.h"
 #include "control.h"
 #include "directory.h"
+#include "ecache.h"
 #include "engine.h"
 #include "governor.h"
 #include "idpool.h"
@@ -39,6 +40,10 @@ struct eng_stream {
     uint32_t seq;   /* ENGINE_NONE while queued */
     uint32_t place; /* last reported place in the queue */
     bool skipped;   /* credit short, left out of steps */
+    bool held;      /* waits for what another one is just reading (etwins.c) */
+    bool looked;    /* the next two: when the scheduler was told what it needs (ecache.c) */
+    uint32_t looked_idle;
+    uint64_t looked_at;
     uint64_t taken_ns;
 };
 
@@ -57,6 +62,7 @@ struct eng_seq {
     uint64_t deferred_ns;
     struct kern_result result;
     struct control control;
+    struct ecache_seq cache;
     struct seen seen;
 };
 
@@ -108,6 +114,7 @@ struct engine {
     struct mem_page_pool pages;
     struct mem_slot_pool slots;
     bool has_pools;
+    struct prefix *prefix; /* NULL: no prefix cache */
     struct eng_stream *streams; /* [opt.max_streams] */
     struct eng_seq *seqs;       /* [n_seqs]: those with a seat and those that are paused */
     uint32_t n_seqs;
@@ -141,6 +148,10 @@ struct engine {
     uint32_t calm_ticket;
     uint64_t calm_until_ns;
     uint32_t n_skipped;
+    uint32_t n_rolling;   /* states of answers set aside */
+    uint64_t cache_moves; /* counts whatever may change what a prompt finds */
+    bool twins_dirty;
+    uint32_t n_held;
     uint64_t safety_ns; /* when skipped streams are looked at again without a kick; 0 = no timer */
 
     struct {
@@ -167,6 +178,7 @@ void streams_admit(struct engine *e);
 void streams_credit(struct engine *e); /* who can take a token; sets skips */
 void streams_places(struct engine *e); /* PROGRESS of queued ones */
 void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, int status, uint32_t token);
+uint32_t stream_reserved(const struct engine *e, const struct sched_req *req); /* tokens: prompt and longest answer */
 void seq_give(struct engine *e, uint32_t seq); /* its slot and pages go back */
 void streams_end_all(struct engine *e, enum stream_reason reason, int status);
 
@@ -187,6 +199,8 @@ int fill_launch(struct engine *e, bool busy); /* 1 launched; busy: decode steps 
 int fill_finish(struct engine *e);            /* waits for the slice; the chunk's end when it was the last */
 /* A sequence ends. false: the chunk in flight still needs what it has; it gives that back itself. */
 bool fill_leave(struct engine *e, uint32_t seq);
+/* Tokens of the sequence's prompt that have been read or are on their way through the layers. */
+uint32_t fill_until(const struct engine *e, uint32_t seq);
 /* The pieces evaluation shares: a chunk planned by hand, run to its end. */
 void fill_programs(struct engine *e, struct fill *f, bool head, bool draft);
 int fill_load(struct engine *e);

@@ -48,7 +48,9 @@ void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t p
                               stream_token_records(st->req->sampling.n_alts))
         return;
     ev = event_push(e, st->id, STREAM_EV_PROGRESS, e->now_ns);
-    ev->u.progress = (struct stream_progress){ .done = done, .total = st->req->n_ids, .queue_position = place,
+    ev->u.progress = (struct stream_progress){ .done = done, .total = st->req->n_ids,
+                                                .cached = st->seq == ENGINE_NONE ? 0 : e->seqs[st->seq].cache.cached,
+                                                .queue_position = place,
                                                 .wait_ms = wait_ns / 1000000u > UINT32_MAX
                                                                ? UINT32_MAX
                                                                : (uint32_t)((wait_ns + 999999u) / 1000000u) };

@@ -61,9 +61,12 @@ static int part_plan(struct engine *e, struct fill_part *p) {
 /* A part of a chunk with room for so many rows: all that is left of the prompt, or up to the grid. */
 static struct fill_part part_of(const struct engine *e, const struct eng_seq *q, uint32_t room) {
     struct fill_part p = { .seq = (uint32_t)(q - e->seqs), .pos0 = q->pos };
-    uint32_t left = prompt_left(e, q);
+    uint32_t left = prompt_left(e, q), mark;
 
     p.n_rows = left <= room ? left : room - room % KERN_GRID;
+    mark = ecache_next_mark(e, q, q->pos);
+    if (p.n_rows > mark - q->pos)
+        p.n_rows = mark - q->pos;
     p.last = p.n_rows == left;
     return p;
 }
@@ -150,6 +153,15 @@ bool fill_leave(struct engine *e, uint32_t seq) {
     return true;
 }
 
+uint32_t fill_until(const struct engine *e, uint32_t seq) {
+    const struct fill *f = &e->fill;
+
+    for (uint32_t i = 0; f->active && i < f->n_parts; i++)
+        if (f->parts[i].seq == seq)
+            return f->parts[i].pos0 + f->parts[i].n_rows;
+    return e->seqs[seq].pos;
+}
+
 static void part_done(struct engine *e, const struct fill_part *p, const struct kern_result *res) {
     struct eng_seq *q = &e->seqs[p->seq];
     uint32_t stream = q->stream;
@@ -162,6 +174,7 @@ static void part_done(struct engine *e, const struct fill_part *p, const struct 
     stat_add(&e->stats.prefill_tokens, p->n_rows);
     sched_filled(e->sched, stream, p->n_rows, e->now_ns);
     event_progress(e, stream, q->pos, 0, 0);
+    ecache_filled(e, q);
     if (!p->last)
         return;
     if (e->streams[stream].skipped) {

@@ -210,7 +210,8 @@ struct mem_account *engine_account(struct engine *e) {
 
 void engine_get_info(const struct engine *e, struct engine_info *ret) {
     struct engine_info i = { .vocab_tokens = e->kc.model.vocab_tokens, .context_tokens = e->kc.max_context,
-                             .max_seqs = e->opt.max_seqs, .n_pages = e->kc.n_pages, .n_slots = e->kc.n_slots };
+                             .max_seqs = e->opt.max_seqs, .n_pages = e->kc.n_pages, .n_slots = e->kc.n_slots,
+                             .cache_slots = e->opt.cache_slots };
 
     snprintf(i.model_name, sizeof i.model_name, "%.63s", e->name);
     snprintf(i.model_dir, sizeof i.model_dir, "%s", e->dir);

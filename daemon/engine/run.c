@@ -21,12 +21,14 @@ int engine_fail(struct engine *e, const char *what, int r) {
 
 void engine_count_stats(struct engine *e) {
     struct sched_counts c;
+    uint32_t pages, slots;
 
+    ecache_available(e, &pages, &slots);
     sched_get_counts(e->sched, &c);
     atomic_store_explicit(&e->stats.running, c.running, memory_order_relaxed);
     atomic_store_explicit(&e->stats.queued, c.queued, memory_order_relaxed);
-    atomic_store_explicit(&e->stats.free_slots, c.free_slots, memory_order_relaxed);
-    atomic_store_explicit(&e->stats.free_pages, c.free_pages, memory_order_relaxed);
+    atomic_store_explicit(&e->stats.free_slots, slots, memory_order_relaxed);
+    atomic_store_explicit(&e->stats.free_pages, pages, memory_order_relaxed);
 }
 
 static void earlier(uint64_t *t, uint64_t other) {
@@ -99,6 +101,8 @@ int engine_round(struct engine *e, bool may_sleep) {
     if (!calm)
         keep_house(e, ticket);
 
+    if ((r = ecache_roll(e)) < 0)
+        return r;
     decoding = step_launch(e);
     if (decoding < 0)
         return decoding;

@@ -247,7 +247,7 @@ int score_greedy(struct engine *e, const uint32_t *ids, uint32_t n_ids, uint32_t
     struct catcher c = { .ids = ret_ids, .cap = cap };
     struct stream_sink before = e->sink;
     struct sched_req req = { .stream = { .index = 0, .gen = 1 }, .ids = ids, .n_ids = n_ids, .max_tokens = cap,
-                             .quiet = true, .sampling = { .top_p = 1.0f, .repetition = 1.0f } };
+                             .quiet = true, .no_cache = true, .sampling = { .top_p = 1.0f, .repetition = 1.0f } };
     int r;
 
     if (!e->loaded)

@@ -44,17 +44,33 @@ static struct sched_config sched_config_of(const struct engine *e) {
                                   .patience_ns = e->opt.patience_ms * CLOCK_NS_PER_MS };
 }
 
+/* A script has no state that could be kept: its answers are written down. */
+static bool has_prefix(const struct engine *e) {
+    return e->opt.cache_slots && !e->is_script;
+}
+
+static struct prefix_config prefix_config_of(const struct engine *e) {
+    return (struct prefix_config){ .max_checkpoints = e->opt.cache_slots, .max_pages = at_least_1(e->kc.n_pages),
+                                   .slot_bytes = e->mem.bytes[KERN_MEM_SLOTS] / e->kc.n_slots,
+                                   .page_bytes = e->mem.bytes[KERN_MEM_PAGES] / at_least_1(e->kc.n_pages),
+                                   .max_bytes = e->opt.cache_bytes };
+}
+
 uint64_t arena_layout(struct engine *e, char *base) {
     struct carve c = { .base = base };
     const struct sched_config sc = sched_config_of(e);
+    const struct prefix_config pc = prefix_config_of(e);
     uint32_t vocab = e->kc.model.vocab_rows, seqs = e->opt.max_seqs;
-    uint64_t sched_n = 0, plan_n = 0;
-    void *sched_mem, *plan_mem, *cells;
+    uint64_t sched_n = 0, plan_n = 0, prefix_n = 0;
+    void *sched_mem, *plan_mem, *prefix_mem, *cells;
 
+    if (has_prefix(e) && prefix_bytes(&pc, &prefix_n) < 0)
+        return UINT64_MAX;
     if (sched_bytes(&sc, &sched_n) < 0 || plan_mem_bytes(&e->kc, &e->limits, &plan_n) < 0)
         return UINT64_MAX;
     sched_mem = carve(&c, 1, sched_n);
     plan_mem = carve(&c, 1, plan_n);
+    prefix_mem = carve(&c, 1, prefix_n);
     cells = carve(&c, e->opt.max_streams, sizeof(_Atomic uint32_t));
     e->streams = carve(&c, e->opt.max_streams, sizeof *e->streams);
     e->n_seqs = seqs_of(e);
@@ -65,10 +81,12 @@ uint64_t arena_layout(struct engine *e, char *base) {
     for (uint32_t i = 0; i < e->n_seqs; i++) {
         void *pages = carve(&c, e->pages_per_seq, sizeof(struct mem_page));
         void *seen = carve(&c, 1, seen_bytes(vocab));
+        void *answer = carve(&c, has_prefix(e) ? e->kc.max_context : 0, sizeof(uint32_t));
 
         if (!base)
             continue;
         e->seqs[i].pages = pages;
+        e->seqs[i].cache.answer = answer;
         seen_init(&e->seqs[i].seen, seen, vocab);
     }
     if (!base)
@@ -76,7 +94,8 @@ uint64_t arena_layout(struct engine *e, char *base) {
     governor_init(&e->governor, e->opt.target_gap_ms * CLOCK_NS_PER_MS);
     inbox_init(&e->inbox, cells, e->opt.max_streams);
     if (sched_init(&sc, sched_mem, sched_n, &e->sched) < 0 ||
-        plan_init(&e->plan, &e->kc, &e->limits, plan_mem, plan_n) < 0)
+        plan_init(&e->plan, &e->kc, &e->limits, plan_mem, plan_n) < 0 ||
+        (has_prefix(e) && prefix_init(&pc, prefix_mem, prefix_n, &e->pages, &e->slots, &e->prefix) < 0))
         return UINT64_MAX;
     return c.at;
 }
@@ -183,6 +202,22 @@ static uint32_t choose_pages(struct engine *e, uint32_t context, uint64_t budget
     return want > 1u << 24 ? 1u << 24 : (uint32_t)want;
 }
 
+/* Slots beyond the seats: those that were asked for, in at most a quarter of what the rest leaves. */
+static void choose_slots(struct engine *e, uint64_t budget) {
+    uint32_t want = e->opt.cache_slots;
+    uint64_t without, slot, fit;
+
+    if (!want)
+        return;
+    e->opt.cache_slots = 0;
+    without = total_bytes(e, KERN_PAGE_TOKENS, 1);
+    e->opt.cache_slots = 1;
+    slot = total_bytes(e, KERN_PAGE_TOKENS, 1);
+    slot = slot > without ? slot - without : 1;
+    fit = without < budget ? (budget - without) / 4 / slot : 0;
+    e->opt.cache_slots = fit < want ? (uint32_t)fit : want;
+}
+
 static int check_context(struct engine *e, uint32_t *context, struct xerr *err) {
     uint64_t pool = (uint64_t)e->opt.n_pages * KERN_PAGE_TOKENS;
 
@@ -214,6 +249,7 @@ int engine_size(struct engine *e, struct xerr *err) {
     if ((r = kern_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 })) < 0)
         return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
     budget = mi.available_bytes > kept_bytes(e) ? mi.available_bytes - kept_bytes(e) : 0;
+    choose_slots(e, budget);
     if (!n_pages) {
         if (!e->opt.context_tokens && total_bytes(e, context, mem_pages_for(context)) > budget) {
             context = largest_context(e, context, budget / 2);

@@ -122,6 +122,7 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
     }
     event_token(e, q, r, t_ns);
     answer_add(e->streams[q->stream].req, r->token);
+    ecache_token(q, r->token);
     q->token = r->token;
     if (q->penalties)
         seen_add(&q->seen, r->token, 1);

@@ -47,15 +47,15 @@ int request_check(const struct engine *e, const struct sched_req *req) {
 
 /* ---- what users have, counted where it changes; relaxed, because nothing else depends on the numbers ---- */
 
-static uint64_t reserved_tokens(const struct engine *e, const struct sched_req *req) {
-    return (uint64_t)req->n_ids + control_limit(req->n_ids, req->max_tokens, e->kc.max_context);
+uint32_t stream_reserved(const struct engine *e, const struct sched_req *req) {
+    return req->n_ids + control_limit(req->n_ids, req->max_tokens, e->kc.max_context);
 }
 
 /* Requests are submitted by several workers, one at a time, and taken off by the engine. */
 static int usage_queue(const struct engine *e, const struct sched_req *req) {
     uint64_t before;
 
-    if (req->kv_quota && reserved_tokens(e, req) > req->kv_quota)
+    if (req->kv_quota && stream_reserved(e, req) > req->kv_quota)
         return -EFBIG;
     if (!req->usage)
         return 0;
@@ -76,13 +76,13 @@ static void usage_release(const struct engine *e, const struct sched_req *req, b
     if (!admitted)
         usage_unqueue(req);
     else if (req->usage)
-        atomic_fetch_sub_explicit(&req->usage->kv_tokens, reserved_tokens(e, req), memory_order_relaxed);
+        atomic_fetch_sub_explicit(&req->usage->kv_tokens, stream_reserved(e, req), memory_order_relaxed);
 }
 
 static void usage_admit(const struct engine *e, const struct sched_req *req) {
     usage_unqueue(req);
     if (req->usage)
-        atomic_fetch_add_explicit(&req->usage->kv_tokens, reserved_tokens(e, req), memory_order_relaxed);
+        atomic_fetch_add_explicit(&req->usage->kv_tokens, stream_reserved(e, req), memory_order_relaxed);
 }
 
 /* Whoever is not running waits, so this bounds the queue, before any of the request has been promised. */
@@ -159,6 +159,7 @@ static void usage_fill(const struct engine *e, const struct eng_stream *st, stru
     uint64_t admitted = q ? q->admitted_ns : now_ns;
 
     u->prompt = st->req->n_ids;
+    u->cached = q ? q->cache.cached : 0;
     u->queued_ns = admitted > since ? admitted - since : 0;
     if (!q)
         return;
@@ -183,10 +184,12 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     usage_fill(e, st, &ev->u.usage, e->now_ns);
     usage_release(e, st->req, st->seq != ENGINE_NONE);
     st->req->ended = reason;
-    if (st->seq != ENGINE_NONE)
+    if (st->seq != ENGINE_NONE) {
+        ecache_end(e, &e->seqs[st->seq], reason != STREAM_END_ERROR);
         seq_release(e, st->seq);
-    else
+    } else {
         e->queue_dirty = true;
+    }
     sched_remove(e->sched, stream);
     e->calm = false;
     if (st->skipped)
@@ -238,6 +241,8 @@ static void stream_open(struct engine *e, struct sched_req *req) {
         r = sched_add(e->sched, i, &job, e->now_ns);
         if (r >= 0) {
             e->queue_dirty = true;
+            ecache_look(e, i);
+            ecache_changed(e);
             return;
         }
         st->req = NULL;
@@ -297,43 +302,49 @@ static bool wants_penalties(const struct sched_sampling *s) {
     return s->repetition != 1.0f || s->presence != 0.0f || s->frequency != 0.0f;
 }
 
-static void tell_available(struct engine *e) {
-    struct mem_pool_usage pages = mem_page_pool_read(&e->pages), slots = mem_slot_pool_read(&e->slots);
+/* Whose turn it is, and what it would take, before the scheduler decides. */
+static void tell_sched(struct engine *e) {
+    uint32_t pages, slots, stream;
 
-    sched_available(e->sched, pages.n - pages.used, slots.n - slots.used);
+    if (sched_peek(e->sched, e->now_ns, &stream) == 0)
+        ecache_look(e, stream);
+    ecache_available(e, &pages, &slots);
+    sched_available(e->sched, pages, slots);
 }
 
 void streams_admit(struct engine *e) {
     uint32_t stream;
 
-    while (tell_available(e), sched_admit(e->sched, e->now_ns, &stream) == 0) {
+    ecache_twins(e);
+    while (tell_sched(e), sched_admit(e->sched, e->now_ns, &stream) == 0) {
         struct eng_stream *st = &e->streams[stream];
-        uint32_t i = seq_free(e), n = sched_job_pages(e->sched, stream);
+        uint32_t i = seq_free(e), n = mem_pages_for(stream_reserved(e, st->req));
         struct eng_seq *q = i == ENGINE_NONE ? NULL : &e->seqs[i];
+        int r = -ENOBUFS;
 
-        /* sched counts what the pools hold; a difference would be our own error */
-        if (!q || n > e->pages_per_seq || mem_pages_take(&e->pages, n, q->pages) < 0) {
-            stream_end(e, stream, STREAM_END_ERROR, -ENOBUFS, UINT32_MAX);
-            continue;
+        if (q && n <= e->pages_per_seq) {
+            q->stream = stream;
+            q->pos = q->token = 0;
+            q->penalties = wants_penalties(&st->req->sampling);
+            r = ecache_begin(e, q, n);
         }
-        if (mem_slot_take(&e->slots, &q->slot) < 0) {
-            mem_pages_give(&e->pages, n, q->pages);
-            stream_end(e, stream, STREAM_END_ERROR, -ENOBUFS, UINT32_MAX);
+        if (r < 0 && r != -ENOBUFS)
+            return; /* the device is lost, and with it every stream */
+        if (r < 0) {
+            /* sched counts what the pools hold; a difference would be our own error */
+            stream_end(e, stream, STREAM_END_ERROR, r, UINT32_MAX);
             continue;
         }
         q->used = true;
-        q->penalties = wants_penalties(&st->req->sampling);
-        q->stream = stream;
-        q->n_pages = n;
-        q->pos = q->token = 0;
         q->admitted_ns = e->now_ns;
         q->first_ns = q->last_ns = q->longest_gap_ns = 0;
         q->deferred = false;
         control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
         st->seq = i;
         usage_admit(e, st->req);
-        event_progress(e, stream, 0, 0, 0);
+        event_progress(e, stream, q->pos, 0, 0);
         e->queue_dirty = true;
+        ecache_twins(e); /* whoever comes next may share a beginning with this one */
     }
 }
 

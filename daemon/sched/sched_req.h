@@ -76,6 +76,8 @@ struct sched_req {
     uint64_t kv_quota;
     uint32_t weight; /* of the user among the others; 0 = the usual one */
     bool background; /* others go first */
+    bool no_cache;   /* finds nothing in the prefix cache and leaves nothing there */
+    uint32_t share;  /* users with the same number, not 0, find each other's beginnings; 0 = nobody else's */
     const uint32_t *ids; /* the prompt */
     uint32_t n_ids;
     /* Where messages begin in it, rising: the end of the system and tools block, then the last few messages.

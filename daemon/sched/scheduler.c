@@ -172,10 +172,17 @@ void sched_available(struct sched *s, uint32_t pages, uint32_t slots) {
 void sched_set_need(struct sched *s, uint32_t job, uint32_t pages, uint32_t tokens) {
     struct entry *e = entry_of(s, job);
 
-    if (!e || e->state != SCHED_QUEUED)
+    if (!e)
         return;
+    tokens = tokens ? tokens : 1;
+    if (e->state != SCHED_QUEUED) {
+        struct account *a = account_of(s, e);
+
+        s->free_pages = s->free_pages + e->need > pages ? s->free_pages + e->need - pages : 0;
+        a->owed = a->owed - e->left + tokens;
+    }
     e->need = pages;
-    e->left = tokens ? tokens : 1;
+    e->left = tokens;
 }
 
 void sched_hold(struct sched *s, uint32_t job, bool held) {

@@ -94,7 +94,8 @@ void sched_remove(struct sched *s, uint32_t job);
  * call sched counts by itself from what the pools had at the start. */
 void sched_available(struct sched *s, uint32_t pages, uint32_t slots);
 /* What a queued job would take after a hit in a cache: fresh pages, and prompt tokens still to compute (at
- * least 1). Without a call: all of its worst case, and its whole prompt. The last call before admission holds. */
+ * least 1). Without a call: all of its worst case, and its whole prompt. The last call before admission holds; one
+ * for a job just admitted, of which nothing has been read yet, corrects it. */
 void sched_set_need(struct sched *s, uint32_t job, uint32_t pages, uint32_t tokens);
 /* A held job is passed over by admission and by nothing else. */
 void sched_hold(struct sched *s, uint32_t job, bool held);

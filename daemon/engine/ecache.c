@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT */
+/* ecache.c: hits at admission, checkpoints on the way, what an answer leaves behind. Engine thread. */
+#include "ecache.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine_priv.h"
+
+enum {
+    END_MARGIN = 8,  /* tokens: how a prompt's last ones are written often changes from turn to turn */
+    FORK_LEAST = 64, /* tokens beyond the hit that a mark where prompts part must save */
+};
+
+static uint32_t grid(uint32_t pos) {
+    return pos - pos % KERN_GRID;
+}
+
+/* Who may find what whom left: the user himself, or those of a group that was set up to share. */
+uint64_t ecache_domain(const struct sched_req *req) {
+    return req->share ? UINT64_C(1) << 32 | req->share : req->uid;
+}
+
+static bool takes_part(const struct engine *e, const struct sched_req *req) {
+    return e->prefix && !req->no_cache;
+}
+
+static struct prefix_text prompt_of(const struct sched_req *req) {
+    return (struct prefix_text){ .ids = req->ids, .n_ids = req->n_ids };
+}
+
+static void find(const struct engine *e, const struct sched_req *req, struct prefix_hit *h) {
+    const struct prefix_text x = prompt_of(req);
+
+    if (takes_part(e, req))
+        prefix_find(e->prefix, ecache_domain(req), &x, h);
+    else
+        *h = (struct prefix_hit){ .checkpoint = PREFIX_NONE };
+}
+
+/* ---- what can be had ---- */
+
+void ecache_available(const struct engine *e, uint32_t *ret_pages, uint32_t *ret_slots) {
+    struct mem_pool_usage pages = mem_page_pool_read(&e->pages), slots = mem_slot_pool_read(&e->slots);
+    struct prefix_counts c = { 0 };
+
+    if (e->prefix)
+        prefix_get_counts(e->prefix, &c);
+    *ret_pages = pages.n - pages.used + pages.idle;
+    *ret_slots = slots.n - slots.used + c.checkpoints - c.pinned + e->n_rolling;
+}
+
+void ecache_look(struct engine *e, uint32_t stream) {
+    struct eng_stream *st = &e->streams[stream];
+    struct mem_pool_usage u = mem_page_pool_read(&e->pages);
+    uint32_t total = mem_pages_for(stream_reserved(e, st->req)), need;
+    struct prefix_hit h;
+
+    if (!takes_part(e, st->req) || (st->looked && st->looked_at == e->cache_moves && st->looked_idle == u.idle))
+        return;
+    find(e, st->req, &h);
+    st->looked = true;
+    st->looked_at = e->cache_moves;
+    st->looked_idle = u.idle;
+    /* pages that nobody else holds count among what can be had, so a hit on them takes them from there */
+    need = total - h.full_pages + h.idle_pages;
+    sched_set_need(e->sched, stream, need < total ? need : total, st->req->n_ids - h.pos);
+}
+
+/* ---- slots ---- */
+
+/* A state set aside for an answer that may still grow is worth less than a sequence that can run. */
+static bool drop_rolling(struct engine *e) {
+    for (uint32_t i = 0; i < e->n_seqs; i++) {
+        struct ecache_seq *c = &e->seqs[i].cache;
+
+        if (!e->seqs[i].used || !c->roll_pos)
+            continue;
+        mem_slot_give(&e->slots, c->roll);
+        c->roll_pos = 0;
+        e->n_rolling--;
+        return true;
+    }
+    return false;
+}
+
+static int take_slot(struct engine *e, struct mem_slot *ret) {
+    while (mem_slot_take(&e->slots, ret) < 0)
+        if (!e->prefix || (!prefix_evict(e->prefix, PREFIX_WANT_SLOT) && !drop_rolling(e)))
+            return -ENOBUFS;
+    return 0;
+}
+
+/* For the cache itself: never one that a free seat will need. */
+static int spare_slot(struct engine *e, struct mem_slot *ret) {
+    struct prefix_counts c;
+
+    prefix_get_counts(e->prefix, &c);
+    if (c.checkpoints + e->n_rolling < e->opt.cache_slots && mem_slot_take(&e->slots, ret) == 0)
+        return 0;
+    if (!prefix_evict(e->prefix, PREFIX_WANT_SLOT))
+        return -ENOBUFS;
+    e->cache_moves++;
+    return mem_slot_take(&e->slots, ret);
+}
+
+static int take_pages(struct engine *e, uint32_t n, struct mem_page *ret) {
+    while (mem_pages_take(&e->pages, n, ret) < 0)
+        if (!e->prefix || !prefix_evict(e->prefix, PREFIX_WANT_PAGE))
+            return -ENOBUFS;
+    return 0;
+}
+
+/* ---- admission ---- */
+
+/* Slot, pages and state after what was found. Nothing is kept when it fails with -ENOBUFS. */
+static int take_all(struct engine *e, struct eng_seq *q, uint32_t total, const struct prefix_hit *h) {
+    struct mem_page part = { 0 };
+    uint32_t n_held = 0;
+    int r;
+
+    if (h->pos) {
+        n_held = prefix_hold(e->prefix, h->checkpoint, q->pages);
+        part = q->pages[n_held - 1];
+    }
+    r = take_slot(e, &q->slot);
+    if (r == 0 && (r = take_pages(e, total - h->full_pages, q->pages + h->full_pages)) < 0)
+        mem_slot_give(&e->slots, q->slot);
+    if (r < 0) {
+        mem_pages_give(&e->pages, h->full_pages, q->pages);
+    } else if (h->pos) {
+        r = kern_slot_copy(e->k, q->slot.id, h->slot.id);
+        if (r == 0 && n_held > h->full_pages && !FAULT(ecache_page_not_copied))
+            r = kern_page_copy(e->k, q->pages[h->full_pages].id, part.id);
+        if (r < 0)
+            r = engine_fail(e, "prefix cache's copy", r);
+    }
+    if (n_held > h->full_pages)
+        mem_pages_give(&e->pages, 1, &part);
+    if (h->pos)
+        prefix_release(e->prefix, h->checkpoint);
+    return r;
+}
+
+/* ---- marks ---- */
+
+static const struct ecache_mark *mark_at(const struct ecache_seq *c, uint32_t pos) {
+    for (uint32_t i = 0; i < c->n_marks; i++)
+        if (c->marks[i].pos == pos)
+            return &c->marks[i];
+    return NULL;
+}
+
+static void mark_add(struct eng_seq *q, uint32_t pos, enum prefix_kind kind, uint32_t n_ids) {
+    struct ecache_seq *c = &q->cache;
+
+    pos = grid(pos);
+    /* one of the four is for the answer */
+    if (pos <= q->pos || pos >= n_ids || c->n_marks + c->n_kept >= ECACHE_MARKS - 1)
+        return;
+    for (uint32_t i = 0; i < c->n_marks; i++)
+        if (c->marks[i].pos == pos)
+            return;
+    c->marks[c->n_marks++] = (struct ecache_mark){ pos, kind };
+}
+
+bool ecache_fork(struct eng_seq *q, uint32_t pos, uint32_t n_ids) {
+    mark_add(q, pos, PREFIX_FORK, n_ids);
+    return mark_at(&q->cache, grid(pos)) != NULL;
+}
+
+/* The system block's end, the prompt's end, where the last message begins, where another prompt parted, where the
+ * messages before the last one begin: in that order, as long as there is room. */
+static void marks_plan(struct eng_seq *q, const struct sched_req *req, const struct prefix_hit *h) {
+    uint32_t n = req->n_ids;
+
+    q->cache.n_marks = q->cache.n_kept = 0;
+    if (req->n_marks)
+        mark_add(q, req->marks[0], PREFIX_SYSTEM, n);
+    if (n > END_MARGIN)
+        mark_add(q, n - END_MARGIN, PREFIX_END, n);
+    if (req->n_marks > 1)
+        mark_add(q, req->marks[req->n_marks - 1], PREFIX_TURN, n);
+    if (h->shared >= h->pos + FORK_LEAST)
+        mark_add(q, h->shared, PREFIX_FORK, n);
+    for (uint32_t i = req->n_marks; i > 2; i--)
+        mark_add(q, req->marks[i - 2], PREFIX_TURN, n);
+}
+
+uint32_t ecache_next_mark(const struct engine *e, const struct eng_seq *q, uint32_t pos) {
+    uint32_t next = UINT32_MAX, far;
+
+    if (!e->prefix || !q->cache.on)
+        return next;
+    for (uint32_t i = 0; i < q->cache.n_marks; i++)
+        if (q->cache.marks[i].pos > pos && q->cache.marks[i].pos < next)
+            next = q->cache.marks[i].pos;
+    far = pos - pos % ECACHE_LONG;
+    far = far <= UINT32_MAX - ECACHE_LONG ? far + ECACHE_LONG : UINT32_MAX;
+    return far < next ? far : next;
+}
+
+/* ---- begin ---- */
+
+int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total) {
+    const struct sched_req *req = e->streams[q->stream].req;
+    struct ecache_seq *c = &q->cache;
+    struct prefix_text x = prompt_of(req);
+    struct prefix_hit h;
+    int r;
+
+    find(e, req, &h);
+    r = take_all(e, q, total, &h);
+    if (r == -ENOBUFS && h.pos) {
+        /* what it could share is what would have to go */
+        h = (struct prefix_hit){ .checkpoint = PREFIX_NONE, .shared = h.shared };
+        r = take_all(e, q, total, &h);
+    }
+    if (r < 0)
+        return r;
+    c->on = takes_part(e, req);
+    c->cached = q->pos = h.pos;
+    c->exact = !h.pos || h.exact ? UINT32_MAX : h.exact_rows;
+    c->n_answer = c->roll_pos = 0;
+    q->n_pages = total;
+    sched_set_need(e->sched, q->stream, total - h.full_pages, req->n_ids - h.pos);
+    marks_plan(q, req, &h);
+    for (uint32_t i = 0; q->penalties && i < h.pos; i++)
+        seen_add(&q->seen, req->ids[i], 0);
+    if (e->prefix)
+        prefix_count(e->prefix, ecache_domain(req), &x, &h, !c->on, e->now_ns);
+    ecache_changed(e);
+    return 0;
+}
+
+/* ---- checkpoints ---- */
+
+/* The state in `slot` stands at pos; it is the cache's afterwards, or free. */
+static void keep(struct engine *e, struct eng_seq *q, struct mem_slot slot, uint32_t pos, enum prefix_kind kind) {
+    const struct sched_req *req = e->streams[q->stream].req;
+    const struct prefix_new n = { .domain = ecache_domain(req), .text = { req->ids, req->n_ids, q->cache.answer,
+                                  q->cache.n_answer }, .pos = pos, .exact = q->cache.exact, .kind = kind,
+                                  .slot = slot, .pages = q->pages };
+
+    if (prefix_insert(e->prefix, &n) < 0)
+        mem_slot_give(&e->slots, slot);
+    ecache_changed(e);
+}
+
+void ecache_filled(struct engine *e, struct eng_seq *q) {
+    const struct ecache_mark *m;
+    enum prefix_kind kind = PREFIX_LONG;
+    struct mem_slot slot;
+    int r;
+
+    if (!e->prefix || !q->cache.on)
+        return;
+    m = mark_at(&q->cache, q->pos);
+    if (!m && (q->pos % ECACHE_LONG || q->pos >= e->streams[q->stream].req->n_ids))
+        return;
+    if (m) {
+        kind = m->kind;
+        q->cache.n_kept++;
+        q->cache.n_marks--;
+        q->cache.marks[m - q->cache.marks] = q->cache.marks[q->cache.n_marks];
+    }
+    if (spare_slot(e, &slot) < 0) {
+        ecache_changed(e);
+        return;
+    }
+    r = kern_slot_copy(e->k, slot.id, q->slot.id);
+    if (r < 0) {
+        mem_slot_give(&e->slots, slot);
+        engine_fail(e, "checkpoint", r);
+        return;
+    }
+    keep(e, q, slot, q->pos, kind);
+}
+
+void ecache_token(struct eng_seq *q, uint32_t token) {
+    if (q->cache.on)
+        q->cache.answer[q->cache.n_answer++] = token;
+}
+
+static int roll_one(struct engine *e, struct eng_seq *q) {
+    struct ecache_seq *c = &q->cache;
+    int r;
+
+    if (!c->roll_pos) {
+        if (spare_slot(e, &c->roll) < 0)
+            return 0;
+        e->n_rolling++;
+    }
+    c->roll_pos = q->pos;
+    r = kern_slot_copy(e->k, c->roll.id, q->slot.id);
+    return r < 0 ? engine_fail(e, "answer's checkpoint", r) : 0;
+}
+
+int ecache_roll(struct engine *e) {
+    int r = 0;
+
+    for (uint32_t i = 0; e->prefix && i < e->n_seqs && r >= 0; i++) {
+        struct eng_seq *q = &e->seqs[i];
+
+        if (!q->used || !q->cache.on || !q->cache.n_answer || q->pos % KERN_GRID || q->pos <= q->cache.roll_pos)
+            continue;
+        if (sched_job_state(e->sched, q->stream) != SCHED_DECODE || q->pos <= e->streams[q->stream].req->n_ids)
+            continue;
+        r = roll_one(e, q);
+    }
+    return r;
+}
+
+void ecache_end(struct engine *e, struct eng_seq *q, bool finished) {
+    struct ecache_seq *c = &q->cache;
+
+    if (!e->prefix)
+        return;
+    if (c->roll_pos) {
+        uint32_t n_ids = e->streams[q->stream].req->n_ids;
+
+        e->n_rolling--;
+        /* from the first fed token on nothing is as a cold run would have it */
+        if (c->exact > n_ids && !FAULT(ecache_answer_exact))
+            c->exact = n_ids;
+        if (finished)
+            keep(e, q, c->roll, c->roll_pos, PREFIX_REPLY);
+        else
+            mem_slot_give(&e->slots, c->roll);
+        c->roll_pos = 0;
+    }
+    ecache_changed(e);
+}

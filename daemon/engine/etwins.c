@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* etwins.c: requests whose beginning somebody else is just reading. Reading it twice at once would cost twice the
+ * time and give the same state; the later one waits in the queue until the mark that both share has been passed, or
+ * the other one has gone. It holds up nobody: sched passes it over. Engine thread. */
+#include "engine_priv.h"
+
+enum { TWIN_LEAST = 256 }; /* tokens that waiting must save */
+
+static uint32_t common(const struct sched_req *a, const struct sched_req *b) {
+    uint32_t n = a->n_ids < b->n_ids ? a->n_ids : b->n_ids, i = 0;
+
+    while (i < n && a->ids[i] == b->ids[i])
+        i++;
+    return i;
+}
+
+/* Whether the prompt of q has a mark ahead that the waiting one could start from. Where there is none but the two
+ * have much in common, one is set where they part. */
+static bool mark_ahead(const struct engine *e, struct eng_seq *q, const struct sched_req *waiting, uint32_t hit) {
+    const struct sched_req *req = e->streams[q->stream].req;
+    uint32_t same = common(req, waiting), most = same < waiting->n_ids ? same : waiting->n_ids - 1, at = q->pos;
+
+    if (most < hit + TWIN_LEAST || most < q->pos)
+        return false;
+    for (uint32_t next; (next = ecache_next_mark(e, q, at)) <= most; at = next)
+        if (next >= hit + TWIN_LEAST)
+            return true;
+    at = fill_until(e, (uint32_t)(q - e->seqs)); /* no mark can be set inside of what is on its way */
+    return most >= at + KERN_GRID && most - at >= TWIN_LEAST && ecache_fork(q, most, req->n_ids);
+}
+
+static bool waits_for(const struct engine *e, const struct eng_stream *st) {
+    const struct prefix_text x = { .ids = st->req->ids, .n_ids = st->req->n_ids };
+    struct prefix_hit h;
+
+    prefix_find(e->prefix, ecache_domain(st->req), &x, &h);
+    for (uint32_t i = 0; i < e->n_seqs; i++) {
+        struct eng_seq *q = &e->seqs[i];
+
+        /* one that stands still would let it wait for no use */
+        if (!q->used || !q->cache.on || e->streams[q->stream].skipped ||
+            sched_job_state(e->sched, q->stream) != SCHED_FILL || sched_job_paused(e->sched, q->stream) ||
+            ecache_domain(e->streams[q->stream].req) != ecache_domain(st->req))
+            continue;
+        if (mark_ahead(e, q, st->req, h.pos))
+            return true;
+    }
+    return false;
+}
+
+void ecache_twins(struct engine *e) {
+    if (!e->prefix || (!e->twins_dirty && !e->n_held))
+        return;
+    e->twins_dirty = false;
+    e->n_held = 0;
+    for (uint32_t i = 0; i < e->opt.max_streams; i++) {
+        struct eng_stream *st = &e->streams[i];
+        bool held;
+
+        if (!st->req || st->seq != ENGINE_NONE || st->req->no_cache)
+            continue;
+        held = waits_for(e, st);
+        if (held != st->held)
+            sched_hold(e->sched, i, held);
+        st->held = held;
+        e->n_held += held;
+    }
+}
+
+void ecache_changed(struct engine *e) {
+    e->twins_dirty = true;
+    e->cache_moves++;
+}
