@@ -189,13 +189,15 @@ enum kern_mem {
     KERN_MEM_N
 };
 
-enum kern_cache { KERN_CACHE_F32 = 1, KERN_CACHE_BF16 = 2 };
+/* How latents and pooled keys are stored. FP8: each number in E4M3 with one F32 factor a row, its largest magnitude
+ * divided by 448, whatever that is: 528 bytes for a latent of 512, 132 for a pooled key of 128. */
+enum kern_cache { KERN_CACHE_F32 = 1, KERN_CACHE_BF16 = 2, KERN_CACHE_FP8 = 3 };
 
 struct kern_config {
     struct kern_model_desc model;
     uint32_t rank, n_ranks;      /* 0, 1 */
     uint32_t threads;            /* host backends: threads incl. the caller; 0 = online CPUs */
-    uint32_t cache;              /* enum kern_cache: latent storage */
+    uint32_t cache;              /* enum kern_cache */
     uint32_t n_pages, n_slots;   /* page and slot ids run from 0 */
     uint32_t max_seqs;           /* sequences in one plan */
     uint32_t max_rows[KERN_LANES]; /* prefill: a multiple of KERN_GRID */
@@ -430,6 +432,7 @@ struct kern_counters {
     uint64_t state_bytes;   /* recurrent state read + written */
     uint64_t latent_rows;   /* latent rows gathered by attention, summed over rows and layers */
     uint64_t pooled_keys;   /* pooled keys scored */
+    uint64_t cache_bytes;   /* of those rows and keys, as they are stored */
     uint64_t experts;       /* distinct experts touched, summed over layers */
     uint64_t flops;         /* 2 x weights x rows of the dense products */
 };

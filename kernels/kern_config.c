@@ -38,7 +38,7 @@ static int check_engine(const struct kern_config *c, char *err, size_t err_len) 
         {"rank", c->rank, 0, 0},
         {"n_ranks", c->n_ranks, 1, 1},
         {"threads", c->threads, 0, 1024},
-        {"cache", c->cache, KERN_CACHE_F32, KERN_CACHE_BF16},
+        {"cache", c->cache, KERN_CACHE_F32, KERN_CACHE_FP8},
         {"n_pages", c->n_pages, 1, 1u << 24},
         {"n_slots", c->n_slots, 1, 1u << 16},
         {"max_seqs", c->max_seqs, 1, 1u << 12},

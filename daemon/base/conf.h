@@ -22,6 +22,7 @@
 
 enum conf_io { CONF_IO_AUTO = 0, CONF_IO_URING, CONF_IO_EPOLL };
 enum conf_backend { CONF_BACKEND_CPU = 0, CONF_BACKEND_REF };
+enum conf_cache { CONF_CACHE_F32 = 0, CONF_CACHE_BF16, CONF_CACHE_FP8 };
 
 /* What one user may have at the same time. */
 struct conf_quota {
@@ -55,6 +56,7 @@ struct conf {
     uint32_t context_tokens; /* 0 = the model's, or what fits */
 
     uint64_t keep_free_bytes;
+    uint32_t cache_format; /* enum conf_cache */
     uint32_t max_sequences;
     uint32_t max_requests;
 

@@ -6,6 +6,8 @@
 
 static const struct conf_word backend_words[] = {
     {"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {NULL, 0}};
+static const struct conf_word cache_words[] = {
+    {"f32", CONF_CACHE_F32}, {"bf16", CONF_CACHE_BF16}, {"fp8", CONF_CACHE_FP8}, {NULL, 0}};
 static const struct conf_word io_words[] = {
     {"auto", CONF_IO_AUTO}, {"uring", CONF_IO_URING}, {"epoll", CONF_IO_EPOLL}, {NULL, 0}};
 static const struct conf_word level_words[] = {{"error", LOG_LEVEL_ERROR},   {"warning", LOG_LEVEL_WARNING},
@@ -32,6 +34,9 @@ const struct conf_row conf_rows[] = {
 
     {"Memory", "KeepFreeBytes", CONF_T_BYTES, AT(keep_free_bytes), .def = "1G", .min = 0, .max = 1024 * G,
      .doc = "Refuse to start when less memory than this would stay available for everything else."},
+    {"Memory", "CacheFormat", CONF_T_WORD, AT(cache_format), .def = "f32", .words = cache_words,
+     .doc = "How the cache of attention is stored: f32 is exact, bf16 takes half of it, fp8 about a quarter. What is "
+            "rounded moves the model's answers a little. The recurrent state is always exact."},
     {"Memory", "MaxSequences", CONF_T_U32, AT(max_sequences), .def = "8", .min = 1, .max = 1024,
      .doc = "Requests that are computed at the same time. Each reserves recurrent state and cache pages at "
             "start."},

@@ -20,6 +20,9 @@
 struct engine;
 struct mem_account;
 
+/* How latents and pooled keys are stored; recurrent state is always F32. */
+enum engine_cache { ENGINE_CACHE_F32 = 0, ENGINE_CACHE_BF16, ENGINE_CACHE_FP8 };
+
 struct engine_options {
     const char *model;    /* checkpoint directory, or "script:FILE" */
     const char *backend;  /* "cpu", "ref"; NULL = "cpu"; ignored for scripts */
@@ -42,13 +45,14 @@ struct engine_options {
     uint64_t others_bytes; /* what the rest of the process will still touch: no part of the plan */
     bool draft;           /* load the MTP layer, for evaluation (score.h) */
     bool score;           /* make room to score every row of a prefill chunk (score.h) */
-    bool cache_bf16;      /* latents in BF16 instead of F32 */
+    uint32_t cache;       /* enum engine_cache */
 };
 
 struct engine_info {
     char model_name[64];   /* directory's last component or the script's name */
     char model_dir[512];   /* where configuration and tokenizer lie; empty for a script without MODEL */
     char backend[32];
+    char cache[8];         /* format of latents and pooled keys: "f32", "bf16", "fp8" */
     uint32_t vocab_tokens, context_tokens, max_seqs, n_pages, n_slots;
     uint32_t cache_slots; /* that memory sufficed for */
     uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes;

@@ -216,6 +216,8 @@ void engine_get_info(const struct engine *e, struct engine_info *ret) {
     snprintf(i.model_name, sizeof i.model_name, "%.63s", e->name);
     snprintf(i.model_dir, sizeof i.model_dir, "%s", e->dir);
     snprintf(i.backend, sizeof i.backend, "%s", e->k ? kern_name(e->k) : e->backend);
+    snprintf(i.cache, sizeof i.cache, "%s",
+             e->kc.cache == KERN_CACHE_FP8 ? "fp8" : e->kc.cache == KERN_CACHE_BF16 ? "bf16" : "f32");
     i.weight_bytes = e->mem.bytes[KERN_MEM_WEIGHTS];
     i.page_bytes = e->mem.bytes[KERN_MEM_PAGES] / e->kc.n_pages;
     i.slot_bytes = e->mem.bytes[KERN_MEM_SLOTS] / e->kc.n_slots;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* selftest_table.c: prompts and answers of known checkpoints, by digest of their tensor index. The answers
- * are those of the public reference implementation. */
+ * are those of the public reference implementation; prompts are chosen so that a rounded cache answers the same. */
 #include "selftest_table.h"
 
 const struct selftest_case selftest_cases[] = {

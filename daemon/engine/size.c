@@ -108,7 +108,9 @@ static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
     uint32_t seqs = e->opt.max_seqs, distinct = context < k->model.vocab_rows ? context : k->model.vocab_rows;
 
     k->threads = e->opt.threads;
-    k->cache = e->opt.cache_bf16 ? KERN_CACHE_BF16 : KERN_CACHE_F32;
+    k->cache = e->opt.cache == ENGINE_CACHE_FP8    ? KERN_CACHE_FP8
+               : e->opt.cache == ENGINE_CACHE_BF16 ? KERN_CACHE_BF16
+                                                   : KERN_CACHE_F32;
     k->isa = e->opt.isa;
     k->n_pages = n_pages;
     k->max_seqs = seqs;

@@ -106,9 +106,9 @@ static void become_ready(struct daemon *d) {
     server_set_state(d->server, GLMW_STATE_READY);
     write_status(d, d->ready_ns);
     log_full(LOG_LEVEL_NOTICE, &f, NULL,
-             "ready after %.1f s: %s on %s, context %u tokens, %u sequences, loop %s",
+             "ready after %.1f s: %s on %s, context %u tokens, cache %s, %u sequences, loop %s",
              (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend,
-             d->info.context_tokens, d->info.max_seqs, loop_name(d->loop));
+             d->info.context_tokens, d->info.cache, d->info.max_seqs, loop_name(d->loop));
     sd_notifyf(0, "READY=1\nSTATUS=Serving %s", d->info.model_name);
 }
 

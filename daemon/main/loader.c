@@ -51,6 +51,9 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .max_streams = c->max_requests,
         .prefill_tokens = c->prefill_tokens,
         .keep_free_bytes = c->keep_free_bytes,
+        .cache = c->cache_format == CONF_CACHE_FP8    ? ENGINE_CACHE_FP8
+                 : c->cache_format == CONF_CACHE_BF16 ? ENGINE_CACHE_BF16
+                                                      : ENGINE_CACHE_F32,
         .others_bytes = emit_text_bytes(d->emit, d->tok),
     };
 

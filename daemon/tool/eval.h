@@ -16,6 +16,7 @@ struct eval_options {
     const char *only;  /* one case, or NULL */
     double tolerance;
     uint32_t threads, chunk_tokens;
+    uint32_t cache; /* enum engine_cache */
     bool json;
 };
 

@@ -130,7 +130,7 @@ static int open_engine(struct run *u, struct engine **ret, struct xerr *err) {
     struct engine_options opt = { .model = u->o->model, .backend = u->o->backend, .isa = u->o->isa,
                                   .threads = u->o->threads, .max_seqs = 1, .max_streams = 1, .score = true,
                                   .context_tokens = u->context, .draft = u->drafts,
-                                  .prefill_tokens = u->o->chunk_tokens };
+                                  .prefill_tokens = u->o->chunk_tokens, .cache = u->o->cache };
     struct engine *e;
     int r = engine_open(&opt, &e, err);
 

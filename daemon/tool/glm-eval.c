@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine.h"
 #include "eval.h"
 
 static const char usage[] =
@@ -19,6 +20,7 @@ static const char usage[] =
     "  --backend ref|cpu   what computes (default cpu)\n"
     "  --isa NAME          instruction set of the cpu backend: scalar, avx2, avx512, neon\n"
     "  --threads N         threads (default: all processors)\n"
+    "  --cache FORMAT      how latents are stored: f32 (default), bf16, fp8\n"
     "  --case NAME         only this case\n"
     "  --tol X             largest relative error that passes (default 1e-4)\n"
     "  --chunk N           prompt rows computed at once, a multiple of 64 (default 512)\n"
@@ -60,7 +62,7 @@ static bool tolerance(const char *s, double *ret) {
     return true;
 }
 
-enum { OPT_BACKEND = 1, OPT_ISA, OPT_THREADS, OPT_CASE, OPT_TOL, OPT_CHUNK, OPT_JSON, OPT_TOKENS, OPT_CHAT,
+enum { OPT_BACKEND = 1, OPT_ISA, OPT_THREADS, OPT_CASE, OPT_TOL, OPT_CHUNK, OPT_CACHE, OPT_JSON, OPT_TOKENS, OPT_CHAT,
        OPT_HELP, OPT_VERSION };
 
 static const struct option longs[] = {
@@ -68,8 +70,9 @@ static const struct option longs[] = {
     { "threads", required_argument, NULL, OPT_THREADS }, { "case", required_argument, NULL, OPT_CASE },
     { "tol", required_argument, NULL, OPT_TOL },         { "chunk", required_argument, NULL, OPT_CHUNK },
     { "json", no_argument, NULL, OPT_JSON },             { "tokens", required_argument, NULL, OPT_TOKENS },
-    { "chat", required_argument, NULL, OPT_CHAT },       { "help", no_argument, NULL, OPT_HELP },
-    { "version", no_argument, NULL, OPT_VERSION },       { NULL, 0, NULL, 0 },
+    { "chat", required_argument, NULL, OPT_CHAT },       { "cache", required_argument, NULL, OPT_CACHE },
+    { "help", no_argument, NULL, OPT_HELP },             { "version", no_argument, NULL, OPT_VERSION },
+    { NULL, 0, NULL, 0 },
 };
 
 struct command {
@@ -77,6 +80,18 @@ struct command {
     const char *tokens, *chat;
     int done; /* -1: go on, else the exit status */
 };
+
+static bool cache_format(const char *s, uint32_t *ret) {
+    static const char *const names[] = { [ENGINE_CACHE_F32] = "f32", [ENGINE_CACHE_BF16] = "bf16",
+                                         [ENGINE_CACHE_FP8] = "fp8" };
+
+    for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(s, names[i]) == 0) {
+            *ret = i;
+            return true;
+        }
+    return false;
+}
 
 static int set_option(struct command *c, int opt) {
     switch (opt) {
@@ -101,6 +116,9 @@ static int set_option(struct command *c, int opt) {
         if (!number(optarg, 8192, &c->o.chunk_tokens) || !c->o.chunk_tokens || c->o.chunk_tokens % 64)
             return misuse("--chunk: expected a multiple of 64 up to 8192, found", optarg);
         return EVAL_OK;
+    case OPT_CACHE:
+        return cache_format(optarg, &c->o.cache) ? EVAL_OK
+                                                 : misuse("--cache: expected f32, bf16 or fp8, found", optarg);
     case OPT_JSON:
         c->o.json = true;
         return EVAL_OK;

@@ -81,6 +81,7 @@ struct cpu_layout {
     uint64_t weight_bytes;
     uint64_t slot_bytes, slot_stride; /* committed part; with pending rows */
     uint64_t page_bytes;
+    uint64_t latent_bytes, key_bytes; /* of a stored row: widths are padded as everywhere */
     struct cpu_lane_layout lane[KERN_LANES];
     uint64_t lane_at[KERN_LANES], thread_at, thread_bytes, work_bytes;
     uint64_t thread_group; /* in a thread's scratch: expert lists, after the floats */

@@ -7,6 +7,7 @@
 #define GLMD_CPU_BODY_H
 
 #include "cpu_ops.h"
+#include "host.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,6 +33,8 @@ const struct cpu_ops V16_OPS = {
     .sigmoid = body_sigmoid,
     .widen = body_widen,
     .narrow = body_narrow,
+    .widen8 = body_widen8,
+    .narrow8 = body_narrow8,
     .hc_coeff = body_hc_coeff,
     .hc_collapse = body_hc_collapse,
     .hc_merge = body_hc_merge,

@@ -150,7 +150,9 @@ static void layout_weights(const struct kern_model_desc *m, struct cpu_layout *l
 static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
     const struct kern_model_desc *m = &cfg->model;
     const struct cpu_dims *d = &l->d;
-    uint64_t slot = 0, page = 0, number = cfg->cache == KERN_CACHE_BF16 ? 2 : 4;
+    uint64_t slot = 0, page = 0;
+    l->latent_bytes = host_latent_bytes(cfg->cache, d->kv_rank);
+    l->key_bytes = host_key_bytes(cfg->cache, d->idx_dim);
     l->pend = (struct cpu_pend){.k = 0,
                                 .v = d->kda_all,
                                 .a = 2 * d->kda_all,
@@ -163,9 +165,9 @@ static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
             uint64_t state = (uint64_t)d->kda_all * d->kda_dim, win = (m->conv_width - 1) * 3ull * d->kda_all;
             x->slot = take(&slot, (state + win) * sizeof(float));
         } else {
-            x->page = take(&page, (uint64_t)KERN_PAGE_TOKENS * d->kv_rank * number);
+            x->page = take(&page, KERN_PAGE_TOKENS * l->latent_bytes);
             if (m->layer[i].index == KERN_INDEX_FULL) {
-                take(&page, (uint64_t)KERN_PAGE_TOKENS / m->index_kpool * d->idx_dim * number);
+                take(&page, KERN_PAGE_TOKENS / m->index_kpool * l->key_bytes);
                 x->slot = take(&slot, (uint64_t)KERN_TAIL_RING * 2 * d->idx_dim * sizeof(float));
             }
         }

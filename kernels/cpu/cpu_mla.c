@@ -14,41 +14,46 @@ static float *z_row(const struct cpu_run *r, uint32_t row) {
     return r->lane->z + (uint64_t)row * r->c->l.d.mla_z;
 }
 
-static bool bf16_cache(const struct cpu_run *r) {
-    return r->c->k->cfg.cache == KERN_CACHE_BF16;
-}
-
-/* Row `index` of `width` numbers in an area of a page. */
-static char *page_row(const struct cpu_run *r, uint32_t page, uint64_t area, uint64_t index, uint64_t width) {
-    return r->c->pages + page * r->c->l.page_bytes + area + index * width * (bf16_cache(r) ? 2 : 4);
-}
-
 static char *latent_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
                        uint32_t pos) {
-    return page_row(r, s->pages[pos / KERN_PAGE_TOKENS], l->page, pos % KERN_PAGE_TOKENS, r->c->l.d.kv_rank);
+    const struct cpu_layout *y = &r->c->l;
+    return r->c->pages + s->pages[pos / KERN_PAGE_TOKENS] * y->page_bytes + l->page +
+           pos % KERN_PAGE_TOKENS * y->latent_bytes;
 }
 
 static char *pool_at(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
                      uint32_t pool) {
-    const struct cpu_dims *d = &r->c->l.d;
+    const struct cpu_layout *y = &r->c->l;
     uint32_t per = KERN_PAGE_TOKENS / r->c->k->cfg.model.index_kpool;
-    uint64_t latents = (uint64_t)KERN_PAGE_TOKENS * d->kv_rank * (bf16_cache(r) ? 2 : 4);
-    return page_row(r, s->pages[pool / per], l->page + latents, pool % per, d->idx_dim);
+    return r->c->pages + s->pages[pool / per] * y->page_bytes + l->page + KERN_PAGE_TOKENS * y->latent_bytes +
+           pool % per * y->key_bytes;
 }
 
 static void store_row(const struct cpu_run *r, char *at, const float *x, uint32_t n) {
-    if (bf16_cache(r))
+    switch (r->c->k->cfg.cache) {
+    case KERN_CACHE_FP8:
+        r->ops->narrow8((uint8_t *)at, x, n);
+        break;
+    case KERN_CACHE_BF16:
         r->ops->narrow((uint16_t *)(void *)at, x, n);
-    else
+        break;
+    default:
         memcpy(at, x, n * sizeof(float));
+    }
 }
 
 /* A stored row as floats: itself, or widened into tmp. */
 static const float *load_row(const struct cpu_run *r, const char *at, float *tmp, uint32_t n) {
-    if (!bf16_cache(r))
+    switch (r->c->k->cfg.cache) {
+    case KERN_CACHE_FP8:
+        r->ops->widen8(tmp, (const uint8_t *)at, n);
+        return tmp;
+    case KERN_CACHE_BF16:
+        r->ops->widen(tmp, (const uint16_t *)(const void *)at, n);
+        return tmp;
+    default:
         return (const float *)(const void *)at;
-    r->ops->widen(tmp, (const uint16_t *)(const void *)at, n);
-    return tmp;
+    }
 }
 
 /* Norms of the projections; the latent goes to its page. */
@@ -75,14 +80,14 @@ static float *ring_at(const struct cpu_run *r, const struct cpu_layer *l, const 
            (size_t)(pos % KERN_TAIL_RING) * 2 * r->c->l.d.idx_dim;
 }
 
-/* The pool that ends at row i, channels c .. c+15: raw keys and gates from this step's rows or from the ring.
+/* The pool that ends at row i, channels c .. c+n-1: raw keys and gates from this step's rows or from the ring.
  */
 static void build_pool(const struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s,
-                       uint32_t pos, uint32_t c) {
+                       uint32_t pos, uint32_t c, uint32_t n) {
     const struct cpu_dims *d = &r->c->l.d;
     uint32_t kpool = r->c->k->cfg.model.index_kpool, p0 = pos + 1 - kpool;
     const float *key[KERN_MAX_KPOOL] = {NULL}, *gate[KERN_MAX_KPOOL] = {NULL};
-    _Alignas(64) float out[16];
+    const float *out = r->scratch;
     for (uint32_t j = 0; j < kpool; j++) {
         if (p0 + j >= s->pos0) {
             const float *z = z_row(r, s->row0 + p0 + j - s->pos0);
@@ -95,30 +100,32 @@ static void build_pool(const struct cpu_run *r, const struct cpu_layer *l, const
         }
     }
     if (kpool > 1)
-        r->ops->pool(out, key, gate, cpu_vec(r, l->ape) + c, d->idx_dim, kpool, 16);
+        r->ops->pool(r->scratch, key, gate, cpu_vec(r, l->ape) + c, d->idx_dim, kpool, n);
     else
-        memcpy(out, key[0], sizeof out);
-    store_row(r, pool_at(r, l, s, pos / kpool) + c * (bf16_cache(r) ? 2ull : 4ull), out, 16);
+        out = key[0];
+    store_row(r, pool_at(r, l, s, pos / kpool) + c * (r->c->k->cfg.cache == KERN_CACHE_BF16 ? 2ull : 4ull), out, n);
 }
 
-/* Members share sequences and slices of 16 channels; a slice's pools are read before its ring is overwritten.
- */
+/* Members share sequences and slices of 16 channels, or whole rows where they have one factor; a slice's pools are
+ * read before its ring is overwritten. */
 static void pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
     const struct cpu_dims *d = &r->c->l.d;
-    uint32_t kpool = r->c->k->cfg.model.index_kpool, slices = d->idx_dim / 16, n = rows->n_seqs * slices;
+    uint32_t kpool = r->c->k->cfg.model.index_kpool;
+    uint32_t width = r->c->k->cfg.cache == KERN_CACHE_FP8 ? d->idx_dim : 16, slices = d->idx_dim / width;
+    uint32_t n = rows->n_seqs * slices;
     for (uint32_t u = share_lo(r, n), hi = share_hi(r, n); u < hi; u++) {
         const struct cpu_seq *s = &rows->seq[u / slices];
-        uint32_t c = u % slices * 16;
+        uint32_t c = u % slices * width;
         for (uint32_t i = 0; i < s->n_rows; i++)
             if ((s->pos0 + i + 1) % kpool == 0)
-                build_pool(r, l, s, s->pos0 + i, c);
+                build_pool(r, l, s, s->pos0 + i, c, width);
         uint32_t i = s->n_rows > KERN_TAIL_RING ? s->n_rows - KERN_TAIL_RING : 0;
         for (; i < s->n_rows; i++) {
             const float *z = z_row(r, s->row0 + i);
             float *ring = ring_at(r, l, s, s->pos0 + i);
-            memcpy(ring + c, z + d->z_key + c, 16 * sizeof(float));
+            memcpy(ring + c, z + d->z_key + c, width * sizeof(float));
             if (kpool > 1)
-                memcpy(ring + d->idx_dim + c, z + d->z_gate + c, 16 * sizeof(float));
+                memcpy(ring + d->idx_dim + c, z + d->z_gate + c, width * sizeof(float));
         }
     }
 }
@@ -207,9 +214,11 @@ static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint
         uint32_t n = rows->pos[i] + 1,
                  pools_seen = index == KERN_INDEX_NONE ? 0 : visible_pools(r, rows->pos[i]);
         bool sparse = pools_seen > d->sel;
-        r->count->latent_rows += sparse ? d->sel * m->index_kpool + n % m->index_kpool : n;
-        if (index == KERN_INDEX_FULL && sparse)
-            r->count->pooled_keys += pools_seen;
+        uint64_t latents = sparse ? (uint64_t)d->sel * m->index_kpool + n % m->index_kpool : n;
+        uint64_t keys = index == KERN_INDEX_FULL && sparse ? pools_seen : 0;
+        r->count->latent_rows += latents;
+        r->count->pooled_keys += keys;
+        r->count->cache_bytes += latents * r->c->l.latent_bytes + keys * r->c->l.key_bytes;
     }
 }
 

@@ -93,6 +93,9 @@ struct cpu_ops {
     void (*sigmoid)(float *out, const float *x, uint32_t n);
     void (*widen)(float *out, const uint16_t *x, uint32_t n); /* BF16 in natural order */
     void (*narrow)(uint16_t *out, const float *x, uint32_t n);
+    /* An FP8 row: n codes, the factor behind them. */
+    void (*widen8)(float *out, const uint8_t *x, uint32_t n);
+    void (*narrow8)(uint8_t *out, const float *x, uint32_t n);
 
     /* mHC: mix holds the raw products, hc*(2+hc) of them; r = 1/rms of the streams. */
     void (*hc_coeff)(float *pre, float *post, float *comb, const float *mix, float r, const float *base,

@@ -68,6 +68,13 @@ static inline v16 v_ldh(const uint16_t *p) {
     return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
                  _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
 }
+/* A 256th of 16 E4M3 numbers: moved by 7 bits they are half precision numbers with another bias. */
+static inline v16 v_ld8(const uint8_t *p) {
+    __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i h = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x80)), 8),
+                                _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7));
+    return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+}
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {
     __m256 s = _mm256_add_ps(x.a, x.b);

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "host.h"
+
 typedef struct {
     float f[16];
 } v16;
@@ -75,6 +77,10 @@ static inline v16 v_ldw(const uint32_t *p) {
 /* 16 BF16 in natural order. */
 static inline v16 v_ldh(const uint16_t *p) {
     V16_EACH(bits_to_float((uint32_t)p[i] << 16));
+}
+/* A 256th of 16 E4M3 numbers. */
+static inline v16 v_ld8(const uint8_t *p) {
+    V16_EACH(host_e4m3_f32(p[i]) * 0x1p-8f);
 }
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {

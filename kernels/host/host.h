@@ -4,6 +4,8 @@
 #ifndef GLMD_HOST_H
 #define GLMD_HOST_H
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "backend.h"
@@ -24,6 +26,58 @@ static inline uint16_t host_bf16(float v) {
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+
+/* E4M3 without infinities: sign, four bits of exponent with bias 7, three of fraction. To the nearest, ties to even;
+ * what is too large becomes 448. A NaN becomes 448 too: the row's factor has to carry it. */
+static inline uint8_t host_e4m3(float v) {
+    const float tiny = 0x1p-6f, step = 0x1p14f; /* the smallest normal; numbers above `step` are 2^-9 apart */
+    uint32_t u, sign, normal, small, base;
+    memcpy(&u, &v, sizeof(u));
+    sign = u >> 24 & 0x80;
+    u &= 0x7fffffff;
+    normal = ((u + 0x7ffff + (u >> 20 & 1)) >> 20) - (120u << 3);
+    memcpy(&v, &u, sizeof(v));
+    float low = (v < tiny ? v : tiny) + step;
+    memcpy(&small, &low, sizeof(small));
+    memcpy(&base, &step, sizeof(base));
+    u = v < tiny ? small - base : v < 448.0f ? normal : 0x7e;
+    return (uint8_t)(sign | u);
+}
+
+static inline float host_e4m3_f32(uint8_t b) {
+    uint32_t u = (b & 0x7fu) << 20;
+    float v;
+    if (b & 0x78) {
+        u += 120u << 23;
+        memcpy(&v, &u, sizeof(v));
+    } else {
+        v = (float)(b & 7) * 0x1p-9f;
+    }
+    return b & 0x80 ? -v : v;
+}
+
+/* ---- rows of the cache ---- */
+
+/* The factor of an FP8 row from the bits of its largest magnitude: never 0, and NaN when a number of the row is not
+ * finite, so that the whole row is read as NaN. */
+static inline float host_fp8_scale(uint32_t top_bits) {
+    float top;
+    memcpy(&top, &top_bits, sizeof(top));
+    if (top_bits >= 0x7f800000u)
+        return NAN;
+    return top / 448.0f < FLT_MIN ? FLT_MIN : top / 448.0f;
+}
+
+/* Where the factor of a row of n codes lies, and the bytes of a stored row. */
+static inline uint64_t host_fp8_at(uint64_t n) {
+    return (n + 3) & ~3ull;
+}
+static inline uint64_t host_latent_bytes(uint32_t cache, uint64_t n) {
+    return cache == KERN_CACHE_FP8 ? (host_fp8_at(n) + 19) & ~15ull : n * (cache == KERN_CACHE_BF16 ? 2 : 4);
+}
+static inline uint64_t host_key_bytes(uint32_t cache, uint64_t n) {
+    return cache == KERN_CACHE_FP8 ? host_fp8_at(n) + 4 : n * (cache == KERN_CACHE_BF16 ? 2 : 4);
 }
 
 /* A key whose unsigned order is the order of the numbers; -0 and +0 have the same key. NaN sorts outside. */

@@ -7,8 +7,8 @@
  *   per indexed layer: ring [KERN_TAIL_RING][key | gate][index_dim], by position modulo the ring
  * then the pending part:
  *   per KDA layer: KERN_MAX_WINDOW rows of { raw q|k|v 3P, key P, value P, log decay P, beta heads }
- * Layout of a page: per MLA layer latents [256][kv_rank] in the cache's format, and where the layer has its
- * own indexer pooled keys [256 / kpool][index_dim] F32. */
+ * Layout of a page: per MLA layer latents [256][kv_rank], and where the layer has its own indexer pooled keys
+ * [256 / kpool][index_dim], both in the cache's format. */
 #ifndef GLMD_REF_H
 #define GLMD_REF_H
 
@@ -45,6 +45,7 @@ struct ref {
     uint64_t *offset; /* [kern_part_count()] into weights */
     char *weights, *pages, *slots;
     uint64_t page_bytes, slot_bytes, slot_committed;
+    uint64_t latent_bytes, key_bytes; /* of a stored row */
     uint64_t latent_at[KERN_MAX_LAYERS], pooled_at[KERN_MAX_LAYERS]; /* inside a page */
     uint64_t state_at[KERN_MAX_LAYERS], window_at[KERN_MAX_LAYERS], ring_at[KERN_MAX_LAYERS];
     uint64_t pending_at[KERN_MAX_LAYERS];
@@ -125,5 +126,8 @@ void ref_kda_chunk(struct ref_ctx *x, uint32_t row0, uint32_t n, uint32_t head, 
 /* Keys, gates, pools and tail ring of a sequence's rows, then each row's selection. */
 void ref_index(struct ref_ctx *x, const struct kern_seq *s);
 void *ref_page(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pos);
+/* A latent or pooled key in the cache's format; loading gives the row itself, or widens it into buf. */
+void ref_store_row(const struct ref *r, void *at, const float *x, uint32_t n);
+const float *ref_load_row(const struct ref *r, const void *at, uint32_t n, float *buf);
 
 #endif

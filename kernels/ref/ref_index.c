@@ -39,18 +39,18 @@ static void key_and_gate(struct ref_ctx *x, uint32_t row) {
         memset(k + n, 0, n * sizeof(*k));
 }
 
-static float *pool_key(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pool) {
+static char *pool_key(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pool) {
     const struct kern_model_desc *m = x->r->m;
     uint32_t pos = pool * m->index_kpool;
-    float *at = (float *)(void *)((char *)ref_page(x, s, pos) + x->r->pooled_at[x->layer]);
-    return at + pos % KERN_PAGE_TOKENS / m->index_kpool * (uint64_t)m->index_dim;
+    return (char *)ref_page(x, s, pos) + x->r->pooled_at[x->layer] +
+           pos % KERN_PAGE_TOKENS / m->index_kpool * x->r->key_bytes;
 }
 
 static void make_pool(struct ref_ctx *x, const struct kern_seq *s, uint32_t pool) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t n = m->index_dim, kp = m->index_kpool;
     const float *ape = kp > 1 ? ref_vector(x->r, KERN_IDX_APE, x->layer) : NULL;
-    float *out = pool_key(x, s, pool);
+    float *out = x->r->tmp[0];
     for (uint32_t c = 0; c < n; c++) {
         double w[KERN_MAX_KPOOL], top = -INFINITY, sum = 0, mean = 0;
         for (uint32_t j = 0; j < kp; j++) {
@@ -69,6 +69,7 @@ static void make_pool(struct ref_ctx *x, const struct kern_seq *s, uint32_t pool
         }
         out[c] = (float)mean;
     }
+    ref_store_row(x->r, pool_key(x, s, pool), out, n);
 }
 
 /* ---- selection ---- */
@@ -118,7 +119,7 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     const struct kern_model_desc *m = x->r->m;
     const uint32_t row = s->row0 + i, n = m->index_dim, visible = s->pos0 + i + 1;
     const uint32_t pools = visible / m->index_kpool, want = m->index_topk / m->index_kpool;
-    float *omega = x->r->tmp[0], *q = x->r->tmp[1];
+    float *omega = x->r->tmp[0], *q = x->r->tmp[1], *buf = x->r->tmp[2];
     if (pools <= want) {
         x->l->sel_n[row] = REF_ALL;
         return;
@@ -127,7 +128,7 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     ref_linear(x, KERN_IDX_W, 0, x->l->x + (uint64_t)row * m->hidden, omega);
     for (uint32_t p = 0; p < pools; p++) {
         double sum = 0;
-        const float *key = pool_key(x, s, p);
+        const float *key = ref_load_row(x->r, pool_key(x, s, p), n, buf);
         for (uint32_t h = 0; h < m->index_heads; h++) {
             double dot = ref_dot(q + h * n, key, n);
             if (dot > 0)
@@ -137,6 +138,7 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
         x->r->scores[p] = sum;
     }
     x->c->pooled_keys += pools;
+    x->c->cache_bytes += pools * x->r->key_bytes;
     best_pools(x->r->scores, pools, want, x->r->heap, x->l->sel + row * (uint64_t)want);
     x->l->sel_n[row] = want;
 }

@@ -32,16 +32,18 @@ static void place_weights(struct ref *r, const struct kern_model_desc *m, uint64
 
 static void place_pages(struct ref *r, const struct kern_config *c) {
     const struct kern_model_desc *m = &c->model;
-    uint64_t at = 0, unit = c->cache == KERN_CACHE_BF16 ? 2 : 4;
+    uint64_t at = 0;
+    r->latent_bytes = host_latent_bytes(c->cache, m->kv_rank);
+    r->key_bytes = host_key_bytes(c->cache, m->index_dim);
     for (uint32_t l = 0; l < kern_total_layers(m); l++) {
         if (m->layer[l].mix != KERN_MIX_MLA)
             continue;
+        at = (at + 3) & ~3ull;
         r->latent_at[l] = at;
-        at += KERN_PAGE_TOKENS * (uint64_t)m->kv_rank * unit;
+        at += KERN_PAGE_TOKENS * r->latent_bytes;
         if (m->layer[l].index == KERN_INDEX_FULL) {
-            at = (at + 3) & ~3ull;
             r->pooled_at[l] = at;
-            at += (KERN_PAGE_TOKENS / m->index_kpool) * (uint64_t)m->index_dim * sizeof(float);
+            at += KERN_PAGE_TOKENS / m->index_kpool * r->key_bytes;
         }
     }
     r->page_bytes =

@@ -9,30 +9,60 @@ void *ref_page(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pos) 
     return x->r->pages + host_page(x->p, s, pos) * x->r->page_bytes;
 }
 
-static void store_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, const float *c) {
-    const uint32_t n = x->r->m->kv_rank;
-    char *at = (char *)ref_page(x, s, pos) + x->r->latent_at[x->layer];
-    uint64_t first = pos % KERN_PAGE_TOKENS * (uint64_t)n;
-    if (x->r->k->cfg.cache == KERN_CACHE_F32) {
-        memcpy(at + first * sizeof(float), c, n * sizeof(float));
+void ref_store_row(const struct ref *r, void *at, const float *x, uint32_t n) {
+    uint16_t *half = at;
+    uint8_t *codes = at;
+    uint32_t top = 0;
+    if (r->k->cfg.cache == KERN_CACHE_F32) {
+        memcpy(at, x, n * sizeof(float));
         return;
     }
-    uint16_t *to = (uint16_t *)(void *)at + first;
+    for (uint32_t i = 0; i < n && r->k->cfg.cache == KERN_CACHE_BF16; i++)
+        half[i] = host_bf16(x[i]);
+    if (r->k->cfg.cache != KERN_CACHE_FP8)
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof(u));
+        u &= 0x7fffffff;
+        top = u > top ? u : top;
+    }
+    float scale = host_fp8_scale(top);
     for (uint32_t i = 0; i < n; i++)
-        to[i] = host_bf16(c[i]);
+        codes[i] = host_e4m3(x[i] / scale);
+    memcpy(codes + host_fp8_at(n), &scale, sizeof(scale));
+}
+
+const float *ref_load_row(const struct ref *r, const void *at, uint32_t n, float *buf) {
+    const uint16_t *half = at;
+    const uint8_t *codes = at;
+    float scale;
+    if (r->k->cfg.cache == KERN_CACHE_F32)
+        return at;
+    if (r->k->cfg.cache == KERN_CACHE_BF16) {
+        for (uint32_t i = 0; i < n; i++)
+            buf[i] = host_f32(half[i]);
+        return buf;
+    }
+    memcpy(&scale, codes + host_fp8_at(n), sizeof(scale));
+    if (FAULT(fp8_exponent_only))
+        scale = exp2f(floorf(log2f(scale)));
+    for (uint32_t i = 0; i < n; i++)
+        buf[i] = host_e4m3_f32(codes[i]) * scale;
+    return buf;
+}
+
+static char *latent_at(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pos) {
+    return (char *)ref_page(x, s, pos) + x->r->latent_at[x->layer] + pos % KERN_PAGE_TOKENS * x->r->latent_bytes;
+}
+
+static void store_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, const float *c) {
+    ref_store_row(x->r, latent_at(x, s, pos), c, x->r->m->kv_rank);
 }
 
 /* The latent of a position as F32: in place, or widened into buf. */
 static const float *load_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, float *buf) {
-    const uint32_t n = x->r->m->kv_rank;
-    const char *at = (const char *)ref_page(x, s, pos) + x->r->latent_at[x->layer];
-    uint64_t first = pos % KERN_PAGE_TOKENS * (uint64_t)n;
-    if (x->r->k->cfg.cache == KERN_CACHE_F32)
-        return (const float *)(const void *)at + first;
-    const uint16_t *from = (const uint16_t *)(const void *)at + first;
-    for (uint32_t i = 0; i < n; i++)
-        buf[i] = host_f32(from[i]);
-    return buf;
+    return ref_load_row(x->r, latent_at(x, s, pos), x->r->m->kv_rank, buf);
 }
 
 /* ---- the positions a row attends to, in ascending order ---- */
@@ -107,6 +137,7 @@ static void attend(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
     float *q = x->r->tmp[1], *out = x->r->attn;
     const struct walk w = walk_of(x, row, pos);
     x->c->latent_rows += w.n;
+    x->c->cache_bytes += w.n * x->r->latent_bytes;
     ref_linear(x, KERN_MLA_QB, 0, x->l->cq + row * (uint64_t)m->q_rank, q);
     for (uint32_t h = 0; h < m->mla_heads; h++)
         attend_head(x, s, &w, h, q + h * m->nope_dim, out + h * m->v_dim);

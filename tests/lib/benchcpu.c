@@ -283,14 +283,12 @@ static int counters_of(struct bench_engine *b, const uint32_t *ids, uint32_t n, 
 }
 
 int bench_engine_step_bytes(struct bench_engine *b, const uint32_t *ids, uint32_t n, uint64_t *ret_bytes) {
-    const struct kern_model_desc *m = &b->e->kc.model;
     struct kern_counters c;
 
     if (counters_of(b, ids, n, 1, &c) < 0)
         return -1;
     /* the state is counted read and written; a reader touches its bytes once */
-    *ret_bytes = c.weight_bytes + c.state_bytes / 2 + c.latent_rows * m->kv_rank * sizeof(float) +
-                 c.pooled_keys * m->index_dim * sizeof(float);
+    *ret_bytes = c.weight_bytes + c.state_bytes / 2 + c.cache_bytes;
     return 0;
 }
 

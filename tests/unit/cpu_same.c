@@ -11,8 +11,12 @@
 
 enum { MAX_TOKENS = 512 };
 
-static void small(struct kern_config *cfg) {
+/* Formats of the cache: every test runs with the first two at least. */
+static const uint32_t formats[] = {KERN_CACHE_F32, KERN_CACHE_FP8, KERN_CACHE_BF16};
+
+static void small(struct kern_config *cfg, uint32_t cache) {
     km_config_small(cfg);
+    cfg->cache = cache;
     /* whole and odd vectors in one model; more than one block of rows, heads and experts */
     cfg->model.kda_dim = 48;
     cfg->model.hidden = 84;
@@ -81,6 +85,7 @@ static void record_rows(struct km_inst *i, struct km_plan *p, uint32_t lane, uin
     r->sum.state_bytes += c.state_bytes;
     r->sum.latent_rows += c.latent_rows;
     r->sum.pooled_keys += c.pooled_keys;
+    r->sum.cache_bytes += c.cache_bytes;
     r->sum.experts += c.experts;
     r->sum.flops += c.flops;
 }
@@ -121,7 +126,7 @@ START_TEST(threads_and_instruction_sets) {
     struct kern_config cfg;
     enum { N = 90 };
     uint32_t ids[N];
-    small(&cfg);
+    small(&cfg, formats[_i]);
     struct kernmodel *m = km_new(&cfg, 5);
     random_ids(ids, N, &cfg, 6);
     struct record want;
@@ -158,7 +163,7 @@ START_TEST(prefill_cuts) {
     struct kern_config cfg;
     enum { N = 330 };
     uint32_t ids[N];
-    small(&cfg);
+    small(&cfg, formats[_i]);
     struct kernmodel *m = km_new(&cfg, 7);
     random_ids(ids, N, &cfg, 8);
     struct km_inst *i = km_open(m, "cpu", &cfg);
@@ -187,7 +192,7 @@ START_TEST(batch_is_alone) {
     enum { N = 120, SEQS = 5 };
     uint32_t ids[SEQS][N], at[SEQS] = {0}, keep[SEQS] = {0};
     struct km_rng rng = {9};
-    small(&cfg);
+    small(&cfg, formats[_i]);
     struct kernmodel *m = km_new(&cfg, 10);
     struct km_inst *i = km_open(m, "cpu", &cfg);
     struct record alone[SEQS], got[SEQS];
@@ -258,7 +263,7 @@ START_TEST(pending_windows) {
     struct kern_config cfg;
     enum { N = 150, WINDOWS = 130, SEQS = 2 };
     uint32_t ids[SEQS][N], at[SEQS] = {0}, keep[SEQS] = {0};
-    small(&cfg);
+    small(&cfg, formats[_i % 3]);
     struct kernmodel *m = km_new(&cfg, 11);
     struct km_inst *i = km_open(m, "cpu", &cfg);
     struct record alone[SEQS], got[SEQS];
@@ -318,7 +323,7 @@ START_TEST(slots_and_pages_move) {
     struct kern_config cfg;
     enum { N = 100, HALF = 70 };
     uint32_t ids[N];
-    small(&cfg);
+    small(&cfg, formats[_i]);
     struct kernmodel *m = km_new(&cfg, 13);
     random_ids(ids, N, &cfg, 14);
     struct km_inst *i = km_open(m, "cpu", &cfg);
@@ -364,7 +369,7 @@ START_TEST(lanes_interleave) {
     struct kern_config cfg;
     enum { N = 100, CHUNK = 64 };
     uint32_t a[N], b[N];
-    small(&cfg);
+    small(&cfg, formats[_i]);
     struct kernmodel *m = km_new(&cfg, 15);
     random_ids(a, N, &cfg, 16);
     random_ids(b, N, &cfg, 17);
@@ -416,7 +421,7 @@ END_TEST
 START_TEST(last_token_stays) {
     struct kern_config cfg;
     enum { STEPS = 40 };
-    small(&cfg);
+    small(&cfg, formats[_i]);
     struct kernmodel *m = km_new(&cfg, 18);
     struct km_inst *i = km_open(m, "cpu", &cfg);
     struct km_plan *p = km_plan_new(i);
@@ -449,13 +454,13 @@ int main(void) {
     Suite *s = suite_create("cpu_same");
     TCase *tc = tcase_create("same");
     tcase_set_timeout(tc, 240);
-    tcase_add_test(tc, threads_and_instruction_sets);
-    tcase_add_test(tc, prefill_cuts);
-    tcase_add_test(tc, batch_is_alone);
+    tcase_add_loop_test(tc, threads_and_instruction_sets, 0, 2);
+    tcase_add_loop_test(tc, prefill_cuts, 0, 2);
+    tcase_add_loop_test(tc, batch_is_alone, 0, 2);
     tcase_add_loop_test(tc, pending_windows, 0, 4);
-    tcase_add_test(tc, slots_and_pages_move);
-    tcase_add_test(tc, lanes_interleave);
-    tcase_add_test(tc, last_token_stays);
+    tcase_add_loop_test(tc, slots_and_pages_move, 0, 2);
+    tcase_add_loop_test(tc, lanes_interleave, 0, 2);
+    tcase_add_loop_test(tc, last_token_stays, 0, 2);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

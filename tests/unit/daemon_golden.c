@@ -89,6 +89,30 @@ START_TEST(golden_answers_arrive) {
 }
 END_TEST
 
+/* The format of the cache comes from the configuration, and the answers of this model survive it. */
+START_TEST(cache_formats) {
+    static const char *const names_of[] = {"f32", "bf16", "fp8"};
+    struct daemonfix f;
+    char conf[128], want_log[64];
+    glmd_conn *c;
+
+    read_golden();
+    daemonfix_init(&f);
+    snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
+    snprintf(conf, sizeof conf, "[Model]\nContextTokens=1024\nThreads=2\n[Memory]\nCacheFormat=%s\n", names_of[_i]);
+    daemonfix_start(&f, conf);
+    snprintf(want_log, sizeof want_log, "context 1024 tokens, cache %s, ", names_of[_i]);
+    daemonfix_expect_log(&f, want_log);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &a[3], greedy(c, 3));
+    answers_wait(c, &a[3], 1, patience());
+    compare(3);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_golden");
     TCase *tc = tcase_create("golden");
@@ -98,6 +122,7 @@ int main(void) {
     tcase_set_timeout(tc, patience() / 500);
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_loop_test(tc, golden_answers_arrive, 0, daemonfix_loops());
+    tcase_add_loop_test(tc, cache_formats, 0, 3);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -279,8 +279,9 @@ START_TEST(test_self_test) {
     static const char *const models[] = { "nano", "twin-a" };
     struct xerr err = { 0 };
 
-    for (int i = 0; i < 2; i++) {
-        struct engine *e = open_model(models[i], "cpu", (struct engine_options){ .context_tokens = 256 });
+    for (uint32_t i = 0; i < 6; i++) {
+        struct engine *e = open_model(models[i % 2], "cpu", (struct engine_options){ .context_tokens = 256,
+                                                                                     .cache = i / 2 });
         int r = engine_self_test(e, &err);
 
         struct engine_stats st;

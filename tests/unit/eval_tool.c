@@ -139,6 +139,21 @@ START_TEST(test_hidden_and_greedy) {
 }
 END_TEST
 
+/* A rounded cache moves every number a little, and --cache says which rounding. */
+START_TEST(test_cache_formats) {
+    static const double tolerance[] = { 1e-5, 3e-3, 3e-2 };
+    struct eval_options o = options("polish");
+
+    for (uint32_t i = 0; i < 3; i++) {
+        o.cache = i;
+        o.tolerance = tolerance[i];
+        ck_assert_msg(call(eval_golden, &o, GOLDEN) == EVAL_OK, "%u: %s", i, said);
+        o.tolerance = i ? tolerance[i - 1] : 0;
+        ck_assert_msg(call(eval_golden, &o, GOLDEN) == EVAL_DIFFERS, "%u: %s", i, said);
+    }
+}
+END_TEST
+
 START_TEST(test_json) {
     struct eval_options o = options("three");
     json_error_t e;
@@ -398,6 +413,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, test_judgement);
     tcase_add_test(tc, test_hidden_and_greedy);
+    tcase_add_test(tc, test_cache_formats);
     tcase_add_test(tc, test_json);
     tcase_add_test(tc, test_pictures);
     tcase_add_test(tc, test_trouble);

@@ -43,7 +43,7 @@ START_TEST(every_value_is_bounded) {
     REFUSE(n_ranks, 2, "n_ranks");
     REFUSE(rank, 1, "rank");
     REFUSE(threads, 5000, "threads");
-    REFUSE(cache, 3, "cache");
+    REFUSE(cache, 4, "cache");
     REFUSE(n_pages, 0, "n_pages");
     REFUSE(n_slots, 1u << 20, "n_slots");
     REFUSE(max_seqs, 0, "max_seqs");
@@ -137,8 +137,13 @@ START_TEST(real_sizes) {
      * nearly all */
     ck_assert_uint_gt(bytes[KERN_MEM_WEIGHTS], 2 * 320759404382ull);
     ck_assert_uint_lt(bytes[KERN_MEM_WEIGHTS], 2 * 320759404382ull + (200ull << 20));
-    /* 12 layers of 1 KiB latents and 128 F32 pooled keys for every 4 tokens */
-    ck_assert_uint_eq(bytes[KERN_MEM_PAGES], 4096ull * 256 * 12 * (1024 + 128));
+    /* 12 layers of 1 KiB latents and 128 pooled keys for every 4 tokens */
+    ck_assert_uint_eq(bytes[KERN_MEM_PAGES], 4096ull * 256 * 12 * (1024 + 64));
+    c.cache = KERN_CACHE_FP8;
+    ck_assert_int_eq(kern_query("ref", &c, bytes), 0);
+    ck_assert_uint_eq(bytes[KERN_MEM_PAGES], 4096ull * 256 * 12 * (528 + 33));
+    ck_assert_int_eq(kern_query("cpu", &c, bytes), 0);
+    ck_assert_uint_eq(bytes[KERN_MEM_PAGES], 4096ull * 256 * 12 * (528 + 33));
     uint64_t elements = 0;
     for (uint32_t l = 0; l < 46; l++)
         for (uint32_t part = 1; part < KERN_PART_END; part++) {
