@@ -388,7 +388,7 @@ static bool credit_enough(struct engine *e, uint32_t stream, bool refresh) {
 void streams_credit(struct engine *e) {
     uint32_t kicks = atomic_load_explicit(&e->inbox.kicks, memory_order_acquire);
     bool kicked = kicks != e->seen_kicks;
-    bool timer = e->safety_ns && e->now_ns >= e->safety_ns;
+    bool timer = e->safety_ns && e->now_ns >= e->safety_ns, back = false;
 
     e->seen_kicks = kicks;
     if (!e->sink.credit)
@@ -414,6 +414,7 @@ void streams_credit(struct engine *e) {
         st->skipped = !ok;
         sched_skip(e->sched, q->stream, !ok, e->now_ns);
         e->n_skipped = ok ? e->n_skipped - 1 : e->n_skipped + 1;
+        back |= ok && sched_job_paused(e->sched, q->stream);
         if (ok && q->deferred) {
             q->deferred = false;
             step_token(e, i, &q->result, q->deferred_ns);
@@ -423,4 +424,6 @@ void streams_credit(struct engine *e) {
         e->safety_ns = 0;
     else if (!e->safety_ns || timer)
         e->safety_ns = e->now_ns + SAFETY_NS;
+    if (back && !FAULT(credit_forgets_seats))
+        streams_admit(e); /* one that gave up its seat can go on: nobody else may wake this thread for it */
 }

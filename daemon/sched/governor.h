@@ -5,9 +5,9 @@
  *
  * The time decode steps took is a debt to the prefill; a slice spends what is owed, so each side gets about half
  * of the device whatever a step or a layer costs. Step and slice together stay within target_gap_ns, as long as
- * that leaves the prefill a quarter of the time; chunks are made small enough for it. A program cannot be cut, so
- * one that is longer than all that waits until half of its time is owed, and no longer. Without decoding streams
- * a slice is bounded only so that a cancellation does not wait long. */
+ * that leaves the prefill a quarter of the time, as far as whole programs fill it; chunks are made small enough
+ * for it. A program cannot be cut, so one that is longer than all that waits until half of its time is owed, and
+ * no longer. Without decoding streams a slice is bounded only so that a cancellation does not wait long. */
 #ifndef GLMD_SCHED_GOVERNOR_H
 #define GLMD_SCHED_GOVERNOR_H
 

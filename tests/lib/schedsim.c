@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: MIT */
+/* schedsim.c: see schedsim.h. The stated bound of a wait: the time the machine would need, one after another and
+ * each alone, for all that is admitted when the request comes, for what its user has queued before it times the
+ * others' share, and for two requests of the largest kind of each user; and all the time that readers are stalled,
+ * because a stalled request keeps its memory. A background request: patience_ns for each background or paused one
+ * before it as well. */
+#include "schedsim.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "governor.h"
+#include "scheduler.h"
+
+#define MS       UINT64_C(1000000)
+#define SEC      UINT64_C(1000000000)
+#define CHECKPOINT_BYTES UINT64_C(148000000)
+#define TOKEN_BYTES      UINT64_C(6171)
+
+enum { JOBS = 48, USERS = 6, SEATS = 6, PAGE = 256, GRID = 64, LAYERS = 45, CHUNK = 2048, KEPT = 12, GROUPS = 8 };
+
+/* What the cache holds of one conversation: pages that others may share, and a state. */
+struct kept {
+    uint32_t group, tokens, pages, users; /* users: running sequences that share its pages */
+    uint64_t used;
+};
+
+struct job {
+    uint32_t uid, prompt, budget, answer, group;
+    bool background, begun, ended, cancelled;
+    uint64_t at, deadline, cancel_at, stall_at, stall_ns; /* of the true clock */
+    uint64_t bound, admitted;
+    uint32_t out, pages, hit, pos; /* pages: its own */
+    int shares;                    /* kept entry whose pages it shares, -1 */
+    uint32_t ends;
+};
+
+struct sim {
+    uint64_t rng;
+    struct sched *s;
+    struct governor g;
+    struct sched_config cfg;
+    struct job job[JOBS];
+    struct kept kept[KEPT];
+    uint32_t weight[USERS], n_jobs, free_pages, free_slots, live;
+    uint64_t now;    /* the true time */
+    int64_t skew;    /* what the clock shows besides */
+    uint64_t jump_at, stalled_ns;
+    int64_t jump;
+    uint32_t fill_job, fill_rows, fill_left; /* the chunk in flight; rows 0: none */
+    uint64_t last_step, slices_ns;
+    struct schedsim_result *ret;
+    bool failed;
+};
+
+static uint64_t rnd(struct sim *m, uint64_t n) {
+    m->rng ^= m->rng << 13;
+    m->rng ^= m->rng >> 7;
+    m->rng ^= m->rng << 17;
+    return m->rng % n;
+}
+
+static uint64_t clock_of(const struct sim *m) {
+    return m->now + (uint64_t)m->skew;
+}
+
+__attribute__((format(printf, 2, 3))) static void fail(struct sim *m, const char *fmt, ...) {
+    va_list ap;
+
+    if (m->failed)
+        return;
+    m->failed = true;
+    va_start(ap, fmt);
+    vsnprintf(m->ret->why, sizeof m->ret->why, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- costs ---- */
+
+static uint64_t step_cost(uint32_t rows) {
+    return 30 * MS + rows * 2 * MS;
+}
+
+static uint64_t program_cost(uint32_t rows) {
+    return 5600000 + (uint64_t)rows * 20000;
+}
+
+static uint64_t alone_cost(const struct job *j) {
+    uint64_t chunks = (j->prompt + CHUNK - 1) / CHUNK;
+
+    return LAYERS * chunks * program_cost(CHUNK) + j->answer * step_cost(1);
+}
+
+/* ---- the workload ---- */
+
+static uint32_t log_uniform(struct sim *m, uint32_t lo, uint32_t doublings) {
+    uint32_t base = lo << rnd(m, doublings);
+
+    return base + (uint32_t)rnd(m, base);
+}
+
+static void draw(struct sim *m) {
+    uint64_t t = SEC;
+    bool flood = rnd(m, 4) == 0;
+
+    m->n_jobs = 4 + (uint32_t)rnd(m, JOBS - 4);
+    for (uint32_t u = 0; u < USERS; u++)
+        m->weight[u] = 1 + (uint32_t)rnd(m, 400);
+    for (uint32_t i = 0; i < m->n_jobs; i++) {
+        struct job *j = &m->job[i];
+
+        *j = (struct job){ .uid = flood && rnd(m, 3) ? 0 : (uint32_t)rnd(m, USERS), .shares = -1,
+                           .prompt = log_uniform(m, 8, 12), .budget = log_uniform(m, 1, 9),
+                           .group = (uint32_t)rnd(m, GROUPS), .background = rnd(m, 5) == 0 };
+        j->answer = 1 + (uint32_t)rnd(m, j->budget);
+        j->deadline = j->cancel_at = j->stall_at = SCHED_NEVER;
+        t += flood ? rnd(m, 50 * MS) : rnd(m, 8 * SEC);
+        j->at = t;
+        if (rnd(m, 10) == 0)
+            j->deadline = t + rnd(m, 120 * SEC);
+        if (rnd(m, 8) == 0)
+            j->cancel_at = t + rnd(m, 60 * SEC);
+        if (rnd(m, 6) == 0) {
+            j->stall_at = t + rnd(m, 60 * SEC);
+            j->stall_ns = rnd(m, 2) ? rnd(m, 5 * SEC) : rnd(m, 300 * SEC);
+            m->stalled_ns += j->stall_ns;
+        }
+    }
+    m->jump_at = SCHED_NEVER;
+    if (rnd(m, 10) == 0) {
+        m->jump_at = SEC + rnd(m, t);
+        m->jump = rnd(m, 2) ? -(int64_t)(3600 * SEC) : (int64_t)(rnd(m, 3600) * SEC);
+    }
+}
+
+static int open_sim(struct sim *m, void **ret_mem) {
+    uint64_t memory = 8000000000u + rnd(m, 16) * 1000000000u, slots = SEATS + rnd(m, 8), bytes = 0;
+
+    m->cfg = (struct sched_config){ .max_jobs = JOBS, .max_running = SEATS, .n_slots = (uint32_t)slots,
+                                    .page_tokens = PAGE, .aging_ns = 10 * SEC, .park_ns = 30 * SEC,
+                                    .patience_ns = 60 * SEC, .max_queued = rnd(m, 4) ? 0 : 16 };
+    m->cfg.n_pages = (uint32_t)((memory - slots * CHECKPOINT_BYTES) / (PAGE * TOKEN_BYTES));
+    if (rnd(m, 2))
+        m->cfg.n_pages = 300; /* tight: the longest prompt takes more than half */
+    if (sched_bytes(&m->cfg, &bytes) < 0 || !(*ret_mem = aligned_alloc(64, (bytes + 63) & ~UINT64_C(63))))
+        return -1;
+    m->free_pages = m->cfg.n_pages;
+    m->free_slots = m->cfg.n_slots;
+    governor_init(&m->g, 200 * MS);
+    return sched_init(&m->cfg, *ret_mem, bytes, &m->s);
+}
+
+/* ---- the cache's books ---- */
+
+static void evict(struct sim *m, struct kept *k) {
+    m->free_pages += k->pages;
+    m->free_slots++;
+    *k = (struct kept){ 0 };
+}
+
+static struct kept *oldest(struct sim *m) {
+    struct kept *best = NULL;
+
+    for (uint32_t i = 0; i < KEPT; i++)
+        if (m->kept[i].pages && !m->kept[i].users && (!best || m->kept[i].used < best->used))
+            best = &m->kept[i];
+    return best;
+}
+
+static int find_hit(const struct sim *m, const struct job *j) {
+    int best = -1;
+
+    for (int i = 0; i < KEPT; i++)
+        if (m->kept[i].pages && m->kept[i].group == j->group &&
+            (best < 0 || m->kept[i].tokens > m->kept[best].tokens))
+            best = i;
+    return best;
+}
+
+/* Full pages in front of the grid point that both have are shared; what is counted evictable without them. */
+static void tell_room(struct sim *m, uint32_t head) {
+    struct job *j = &m->job[head];
+    uint32_t pages = m->free_pages, slots = m->free_slots, all = (j->prompt + j->budget + PAGE - 1) / PAGE;
+    int hit = find_hit(m, j);
+
+    j->hit = 0;
+    j->shares = -1;
+    if (hit >= 0) {
+        uint32_t most = m->kept[hit].tokens < j->prompt - 1 ? m->kept[hit].tokens : j->prompt - 1;
+
+        j->hit = most / GRID * GRID;
+        j->shares = j->hit / PAGE ? hit : -1;
+    }
+    for (int i = 0; i < KEPT; i++)
+        if (m->kept[i].pages && !m->kept[i].users && i != j->shares) {
+            pages += m->kept[i].pages;
+            slots++;
+        }
+    sched_available(m->s, pages, slots);
+    sched_set_need(m->s, head, all - (j->shares >= 0 ? j->hit / PAGE : 0), j->prompt - j->hit);
+}
+
+static void take_room(struct sim *m, struct job *j) {
+    uint32_t own = (j->prompt + j->budget + PAGE - 1) / PAGE - (j->shares >= 0 ? j->hit / PAGE : 0);
+
+    if (j->shares >= 0) {
+        m->kept[j->shares].users++;
+        m->kept[j->shares].used = m->now;
+        m->ret->hits++;
+    }
+    while (m->free_pages < own || !m->free_slots) {
+        struct kept *k = oldest(m);
+
+        if (!k) {
+            fail(m, "admitted without room: %u pages of %u, %u slots", m->free_pages, own, m->free_slots);
+            return;
+        }
+        evict(m, k);
+    }
+    m->free_pages -= own;
+    m->free_slots--;
+    j->pages = own;
+    j->pos = j->hit;
+}
+
+static void give_room(struct sim *m, struct job *j) {
+    uint32_t full = j->pos / PAGE;
+    bool keep = j->pos >= GRID && rnd(m, 3) && j->shares < 0;
+
+    if (j->shares >= 0)
+        m->kept[j->shares].users--;
+    for (uint32_t i = 0; keep && i < KEPT; i++)
+        if (!m->kept[i].pages && full) { /* the full pages and the state stay, the rest goes */
+            m->kept[i] = (struct kept){ .group = j->group, .tokens = full * PAGE, .pages = full, .used = m->now };
+            m->free_pages += j->pages - full;
+            return;
+        }
+    m->free_pages += j->pages;
+    m->free_slots++;
+}
+
+/* ---- the loop ---- */
+
+static void end(struct sim *m, uint32_t i) {
+    struct job *j = &m->job[i];
+
+    if (sched_job_state(m->s, i) != SCHED_QUEUED) {
+        give_room(m, j);
+        if (m->fill_rows && m->fill_job == i)
+            m->fill_rows = 0;
+    }
+    sched_remove(m->s, i);
+    j->ended = true;
+    if (++j->ends != 1)
+        fail(m, "job %u ended %u times", i, j->ends);
+    m->live--;
+}
+
+static bool is_live(const struct job *j) {
+    return j->begun && !j->ended;
+}
+
+static void set_bound(struct sim *m, uint32_t at) {
+    struct job *j = &m->job[at];
+    uint64_t own = 0, running = 0, most = 0, sum = 0;
+
+    for (uint32_t u = 0; u < USERS; u++)
+        sum += m->weight[u];
+    for (uint32_t i = 0; i < m->n_jobs; i++) {
+        const struct job *o = &m->job[i];
+
+        most = alone_cost(o) > most ? alone_cost(o) : most;
+        if (i == at || !is_live(o))
+            continue;
+        if (o->admitted)
+            running += alone_cost(o);
+        else if (o->uid == j->uid)
+            own += alone_cost(o);
+        if (j->background)
+            j->bound += m->cfg.patience_ns;
+    }
+    j->bound += running + own / m->weight[j->uid] * sum + USERS * most + m->stalled_ns +
+                (j->background ? m->cfg.patience_ns : 0);
+}
+
+static void arrive(struct sim *m, uint32_t i) {
+    struct job *j = &m->job[i];
+    struct sched_job w = { .uid = j->uid, .prompt_tokens = j->prompt, .budget_tokens = j->budget,
+                           .weight = m->weight[j->uid], .background = j->background, .deadline_ns = SCHED_NEVER };
+    int r;
+
+    if (j->deadline != SCHED_NEVER)
+        w.deadline_ns = j->deadline + (uint64_t)m->skew;
+    r = sched_add(m->s, i, &w, clock_of(m));
+    j->begun = true;
+    if (r < 0) {
+        if (r != -EBUSY || !m->cfg.max_queued || m->live < SEATS + m->cfg.max_queued)
+            fail(m, "job %u refused: %d", i, r);
+        j->ended = true;
+        j->ends = 1;
+        m->ret->refused++;
+        return;
+    }
+    if (m->cfg.max_queued && m->live >= SEATS + m->cfg.max_queued)
+        fail(m, "the queue has no bound");
+    m->live++;
+    set_bound(m, i);
+}
+
+static void admit(struct sim *m) {
+    uint32_t head, got;
+
+    for (;;) {
+        if (sched_peek(m->s, clock_of(m), &head) == 0)
+            tell_room(m, head);
+        else
+            sched_available(m->s, m->free_pages, m->free_slots);
+        if (sched_admit(m->s, clock_of(m), &got) < 0)
+            return;
+        if (got != head) {
+            fail(m, "admitted %u, looked at %u", got, head);
+            return;
+        }
+        take_room(m, &m->job[got]);
+        m->job[got].admitted = m->now;
+    }
+}
+
+static bool is_stalled(const struct sim *m, const struct job *j) {
+    return j->stall_at <= m->now && m->now < j->stall_at + j->stall_ns;
+}
+
+static void skips(struct sim *m) {
+    for (uint32_t i = 0; i < m->n_jobs; i++)
+        if (is_live(&m->job[i]) && m->job[i].admitted)
+            sched_skip(m->s, i, is_stalled(m, &m->job[i]), clock_of(m));
+}
+
+static void house(struct sim *m) {
+    uint32_t i;
+
+    if (m->jump_at <= m->now) {
+        m->skew += m->jump;
+        m->jump_at = SCHED_NEVER;
+        if (m->now + (uint64_t)m->skew > (uint64_t)1 << 63) /* before the beginning of the clock */
+            m->skew = 0;
+    }
+    for (i = 0; i < m->n_jobs; i++) {
+        struct job *j = &m->job[i];
+
+        if (!j->begun && j->at <= m->now)
+            arrive(m, i);
+        if (is_live(j) && j->cancel_at <= m->now)
+            end(m, i);
+    }
+    while (sched_pick_expired(m->s, clock_of(m), &i) == 0)
+        end(m, i);
+    skips(m); /* first, so that one that can go on again gets its seat back */
+    admit(m);
+    skips(m);
+}
+
+static uint32_t step(struct sim *m) {
+    uint32_t jobs[JOBS], n = sched_pick_decode(m->s, jobs, SEATS);
+    uint64_t before = m->now, most;
+
+    if (!n) {
+        m->last_step = m->slices_ns = 0;
+        return 0;
+    }
+    /* between two steps lies a slice and nothing else, whoever is stalled */
+    most = m->g.target_gap_ns > m->g.decode_ns ? m->g.target_gap_ns - m->g.decode_ns : 0;
+    most = most > m->g.decode_ns / 3 ? most : m->g.decode_ns / 3;
+    most = most > program_cost(CHUNK) ? most : program_cost(CHUNK);
+    if (m->last_step && m->slices_ns > most + program_cost(CHUNK) && !m->failed)
+        fail(m, "%.1f ms between two steps", (double)m->slices_ns / 1e6);
+    m->now += step_cost(n);
+    governor_decoded(&m->g, m->now - before);
+    for (uint32_t k = 0; k < n; k++) {
+        struct job *j = &m->job[jobs[k]];
+
+        if (is_stalled(m, j) && j->stall_at <= before)
+            fail(m, "a stalled stream is in the step");
+        if (sched_job_paused(m->s, jobs[k]))
+            fail(m, "a paused job is in the step");
+        sched_served(m->s, jobs[k], 1);
+        sched_measured_token(m->s, m->now - before);
+        j->pos++;
+        if (++j->out >= j->answer)
+            end(m, jobs[k]);
+    }
+    m->last_step = m->now;
+    m->slices_ns = 0;
+    m->ret->steps++;
+    return n;
+}
+
+static bool fill(struct sim *m, bool busy) {
+    struct job *j;
+    uint32_t n;
+
+    if (!m->fill_rows) {
+        if (sched_pick_fill(m->s, clock_of(m), &m->fill_job) < 0)
+            return false;
+        j = &m->job[m->fill_job];
+        m->fill_rows = governor_rows(&m->g, busy, j->prompt - j->pos, CHUNK, GRID);
+        m->fill_left = LAYERS;
+        if (!m->fill_rows || m->fill_rows > j->prompt - j->pos ||
+            (m->fill_rows % GRID && m->fill_rows != j->prompt - j->pos))
+            fail(m, "a chunk of %u rows of %u", m->fill_rows, j->prompt - j->pos);
+    }
+    n = governor_slice(&m->g, busy, m->fill_rows, m->fill_left);
+    if (!n)
+        return busy;
+    m->now += n * program_cost(m->fill_rows);
+    m->slices_ns += n * program_cost(m->fill_rows);
+    governor_sliced(&m->g, m->fill_rows, n, n * program_cost(m->fill_rows));
+    m->fill_left -= n;
+    if (m->fill_left)
+        return true;
+    j = &m->job[m->fill_job];
+    j->pos += m->fill_rows;
+    sched_filled(m->s, m->fill_job, m->fill_rows, clock_of(m));
+    sched_measured_fill(m->s, m->fill_rows, LAYERS * program_cost(m->fill_rows));
+    m->fill_rows = 0;
+    m->ret->chunks++;
+    if (sched_job_state(m->s, m->fill_job) == SCHED_DECODE && ++j->out >= j->answer)
+        end(m, m->fill_job);
+    return true;
+}
+
+static void check(struct sim *m) {
+    uint32_t pages = m->free_pages, slots = m->free_slots, paused = 0;
+    struct sched_counts c;
+
+    for (uint32_t i = 0; i < KEPT; i++) {
+        pages += m->kept[i].pages;
+        slots += m->kept[i].pages != 0;
+    }
+    for (uint32_t i = 0; i < m->n_jobs; i++) {
+        const struct job *j = &m->job[i];
+        uint64_t waited = j->admitted ? j->admitted - j->at : m->now - j->at;
+
+        if (!is_live(j))
+            continue;
+        if (j->admitted) {
+            pages += j->pages;
+            slots++;
+            paused += sched_job_paused(m->s, i);
+        }
+        if ((double)waited > m->ret->wait_of_bound * (double)j->bound)
+            m->ret->wait_of_bound = (double)waited / (double)j->bound;
+        if (waited > j->bound)
+            fail(m, "job %u of user %u has waited %.1f s, the bound is %.1f s", i, j->uid, (double)waited / 1e9,
+                 (double)j->bound / 1e9);
+    }
+    sched_get_counts(m->s, &c);
+    if (pages != m->cfg.n_pages || slots != m->cfg.n_slots)
+        fail(m, "pages %u of %u, slots %u of %u", pages, m->cfg.n_pages, slots, m->cfg.n_slots);
+    if (c.running > SEATS || c.paused != paused || c.queued + c.running + c.paused != m->live)
+        fail(m, "%u with a seat, %u paused (%u), %u wait, %u live", c.running, c.paused, paused, c.queued, m->live);
+    m->ret->parked += c.paused != 0;
+}
+
+/* Nothing runs: until something can. */
+static bool sleep_on(struct sim *m) {
+    uint64_t at = m->jump_at, event = sched_next_event(m->s);
+
+    for (uint32_t i = 0; i < m->n_jobs; i++) {
+        const struct job *j = &m->job[i];
+        uint64_t t[4] = { j->begun ? SCHED_NEVER : j->at, SCHED_NEVER, SCHED_NEVER, SCHED_NEVER };
+
+        if (is_live(j)) {
+            t[1] = j->cancel_at;
+            t[2] = j->stall_at != SCHED_NEVER && is_stalled(m, j) ? j->stall_at + j->stall_ns : SCHED_NEVER;
+            t[3] = event == SCHED_NEVER ? event : event - (uint64_t)m->skew;
+        }
+        for (int k = 0; k < 4; k++)
+            if (t[k] > m->now && t[k] < at)
+                at = t[k];
+    }
+    if (at == SCHED_NEVER)
+        return false;
+    m->now = at;
+    m->last_step = 0;
+    return true;
+}
+
+int schedsim_run(uint64_t seed, struct schedsim_result *ret) {
+    struct sim m = { .rng = seed * UINT64_C(0x9e3779b97f4a7c15) + 1, .ret = ret };
+    void *mem = NULL;
+    uint64_t rounds = 0;
+
+    if (open_sim(&m, &mem) < 0) {
+        snprintf(ret->why, sizeof ret->why, "the scheduler could not be made");
+        free(mem);
+        return -1;
+    }
+    draw(&m);
+    m.now = SEC;
+    while (!m.failed) {
+        uint32_t stepped;
+        bool filled;
+
+        house(&m);
+        stepped = step(&m);
+        filled = fill(&m, stepped > 0);
+        check(&m);
+        if (!stepped && !filled && !sleep_on(&m))
+            break;
+        if (++rounds > 2000000)
+            fail(&m, "it does not end");
+    }
+    ret->jobs += m.n_jobs;
+    for (uint32_t i = 0; i < m.n_jobs; i++)
+        if (m.job[i].ends != 1)
+            fail(&m, "job %u ended %u times; state %d, paused %d, %u free pages of %u, %u slots", i, m.job[i].ends,
+                 (int)sched_job_state(m.s, i), sched_job_paused(m.s, i), m.free_pages, m.cfg.n_pages, m.free_slots);
+    free(mem);
+    return m.failed ? -1 : 0;
+}
