@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* Grammars for constrained decoding: a JSON schema (a subset, below), any JSON object, or calls of offered tools, as an
- * automaton over the bytes of tokens. It says before a token is sampled which ids may follow, and is told the token
- * that was taken.
+/* Grammars for constrained decoding: a JSON schema (a subset, below), any JSON object, or calls of offered
+ * tools, as an automaton over the bytes of tokens. It says before a token is sampled which ids may follow,
+ * and is told the token that was taken.
  *
- * struct grammar_vocab (once per model) and struct grammar (once per request, made by a text worker) never change
- * after they were made: any number of threads and sequences share them. A struct grammar_state is one sequence's
- * place in it: flat memory of the caller, without pointers, to be copied before drafts and put back after them. Nothing
- * here allocates but the two functions called new. A struct grammar_work is the scratch of one thread.
+ * struct grammar_vocab (once per model) and struct grammar (once per request, made by a text worker) never
+ * change after they were made: any number of threads and sequences share them. A struct grammar_state is one
+ * sequence's place in it: flat memory of the caller, without pointers, to be copied before drafts and put
+ * back after them. Nothing here allocates but the two functions called new. A struct grammar_work is the
+ * scratch of one thread.
  *
  * What is let through:
- *   schema   true, false and objects with: type (one or a list), enum, const, anyOf, oneOf (read as anyOf), allOf of
- *            one, $ref to "#" and "#/...", also to itself, $defs, definitions; properties (at most 128), required,
- *            additionalProperties; items, prefixItems, items as a list with additionalItems, minItems, maxItems;
- *            minLength, maxLength, pattern (grammar_regex.h); minimum, maximum, exclusiveMinimum,
- *            exclusiveMaximum (whole numbers); nullable. Notes for people (title, description, default, format and
- *            the like) are skipped. Any other keyword is refused, with its JSON pointer.
- *   objects  members in any order, each declared one at most once; names that additionalProperties lets in may repeat.
- *   strings  valid UTF-8 without unpaired surrogates. Where the schema fixes characters (declared names, enum, const,
- *            pattern) they are written as they are, and only quote, backslash and control characters as escapes, in
- *            their short form where there is one; elsewhere any escape is possible.
- *   numbers  integer: digits alone, no fraction, no exponent. With bounds: no exponent.
- *   blanks   at most 32 between two parts of the text and before the first; none behind the last.
- *   nesting  at most 64 levels; fewer, at least 8, where many alternatives of the schema run side by side.
- * From every state that can be reached an end can be reached, if every byte is a token; stop ids are let through when
- * the text is complete and never before; other ids that are marks and not text, never. */
+ *   schema   true, false and objects with: type (one or a list), enum, const, anyOf, oneOf (read as anyOf),
+ * allOf of one, $ref to "#" and "#/...", also to itself, $defs, definitions; properties (at most 128),
+ * required, additionalProperties; items, prefixItems, items as a list with additionalItems, minItems,
+ * maxItems; minLength, maxLength, pattern (grammar_regex.h); minimum, maximum, exclusiveMinimum,
+ *            exclusiveMaximum (whole numbers); nullable. Notes for people (title, description, default,
+ * format and the like) are skipped. Any other keyword is refused, with its JSON pointer. objects  members in
+ * any order, each declared one at most once; names that additionalProperties lets in may repeat. strings
+ * valid UTF-8 without unpaired surrogates. Where the schema fixes characters (declared names, enum, const,
+ *            pattern) they are written as they are, and only quote, backslash and control characters as
+ * escapes, in their short form where there is one; elsewhere any escape is possible. numbers  integer: digits
+ * alone, no fraction, no exponent. With bounds: no exponent. blanks   at most 32 between two parts of the
+ * text and before the first; none behind the last. nesting  at most 64 levels; fewer, at least 8, where many
+ * alternatives of the schema run side by side. From every state that can be reached an end can be reached, if
+ * every byte is a token; stop ids are let through when the text is complete and never before; other ids that
+ * are marks and not text, never. */
 #ifndef GLMD_GRAMMAR_H
 #define GLMD_GRAMMAR_H
 
@@ -40,9 +41,9 @@ struct grammar_state;
 struct grammar_work;
 
 enum {
-    GRAMMAR_MAX_TOKEN_BYTES = 128,     /* longer tokens are never let through */
+    GRAMMAR_MAX_TOKEN_BYTES = 128, /* longer tokens are never let through */
     GRAMMAR_MAX_SCHEMA_BYTES = 256 << 10,
-    GRAMMAR_DEFAULT_BYTES = 8 << 20,   /* most memory of a compiled grammar */
+    GRAMMAR_DEFAULT_BYTES = 8 << 20, /* most memory of a compiled grammar */
 };
 
 /* Tables over the bytes of the vocabulary; v is borrowed for ever. Starting thread. */
@@ -55,9 +56,10 @@ struct grammar_text {
     size_t n;
 };
 
-/* Text workers. schema.p == NULL: any JSON object. max_bytes bounds the memory (0 = GRAMMAR_DEFAULT_BYTES). -EINVAL,
- * -EILSEQ: no JSON; -EOPNOTSUPP: outside the subset; -E2BIG: too large, too deep, too many alternatives;
- * -EDOM: no finite text satisfies it; -ENOMEM. err says where (JSON pointer), what was found and expected. */
+/* Text workers. schema.p == NULL: any JSON object. max_bytes bounds the memory (0 = GRAMMAR_DEFAULT_BYTES).
+ * -EINVAL, -EILSEQ: no JSON; -EOPNOTSUPP: outside the subset; -E2BIG: too large, too deep, too many
+ * alternatives; -EDOM: no finite text satisfies it; -ENOMEM. err says where (JSON pointer), what was found
+ * and expected. */
 int grammar_new_schema(const struct grammar_vocab *v, struct grammar_text schema, size_t max_bytes,
                        struct grammar **ret, struct xerr *err);
 
@@ -66,9 +68,9 @@ enum grammar_calls {
     GRAMMAR_CALLS_REQUIRED, /* at least one call */
 };
 
-/* Calls in the model's own form. Each tool is one JSON object, as in the request. only >= 0: no tool but this one may
- * be called. many: further calls may follow the first. A parameter whose schema is outside the subset takes any value
- * of the types it admits: a tool list is never refused for it. */
+/* Calls in the model's own form. Each tool is one JSON object, as in the request. only >= 0: no tool but this
+ * one may be called. many: further calls may follow the first. A parameter whose schema is outside the subset
+ * takes any value of the types it admits: a tool list is never refused for it. */
 int grammar_new_calls(const struct grammar_vocab *v, const struct grammar_text *tools, size_t n_tools,
                       enum grammar_calls how, int only, bool many, size_t max_bytes, struct grammar **ret,
                       struct xerr *err);
@@ -82,14 +84,16 @@ struct grammar_work *grammar_work_free(struct grammar_work *w); /* NULL ok */
 /* The same for every grammar, aligned as malloc aligns. */
 size_t grammar_state_bytes(void);
 void grammar_begin(const struct grammar *g, struct grammar_state *ret);
-void grammar_copy(struct grammar_state *ret, const struct grammar_state *from); /* copies what is in use only */
+void grammar_copy(struct grammar_state *ret,
+                  const struct grammar_state *from); /* copies what is in use only */
 
-/* Writes n_words words: bit i % 32 of word i / 32 is set when id i may follow. Words behind the vocabulary become 0.
- * s is used as scratch and has its old value afterwards. Returns true when anything may follow. */
-bool grammar_mask(const struct grammar *g, struct grammar_work *w, struct grammar_state *s, uint32_t *ret_words,
-                  uint32_t n_words);
+/* Writes n_words words: bit i % 32 of word i / 32 is set when id i may follow. Words behind the vocabulary
+ * become 0. s is used as scratch and has its old value afterwards. Returns true when anything may follow. */
+bool grammar_mask(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+                  uint32_t *ret_words, uint32_t n_words);
 
-/* Takes a token. 0: go on; 1: it was a stop id, the text is complete; -EINVAL: it may not follow, s is unchanged. */
+/* Takes a token. 0: go on; 1: it was a stop id, the text is complete; -EINVAL: it may not follow, s is
+ * unchanged. */
 int grammar_advance(const struct grammar *g, struct grammar_work *w, struct grammar_state *s, uint32_t token);
 
 bool grammar_complete(const struct grammar *g, const struct grammar_state *s); /* the text may end here */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tables over the vocabulary: two tries over the bytes of tokens, and bit sets of the tokens that stay inside a JSON
- * string. Made once on the starting thread, constant afterwards; allocates only there. */
+/* Tables over the vocabulary: two tries over the bytes of tokens, and bit sets of the tokens that stay inside
+ * a JSON string. Made once on the starting thread, constant afterwards; allocates only there. */
 #include "grampriv.h"
 
 #include <errno.h>
@@ -22,7 +22,8 @@ static uint32_t measure(const uint8_t *b, uint32_t n, bool *clean) {
     for (uint32_t i = n; i-- > 0;) {
         int len = utf8_next(b + i, n - i, NULL);
 
-        clean[i] = len == 0 || (len > 0 && b[i] >= 0x20 && b[i] != '"' && b[i] != '\\' && clean[i + (uint32_t)len]);
+        clean[i] =
+            len == 0 || (len > 0 && b[i] >= 0x20 && b[i] != '"' && b[i] != '\\' && clean[i + (uint32_t)len]);
         chars += (b[i] & 0xc0) != 0x80;
     }
     return chars;
@@ -82,7 +83,8 @@ static int make_trie(struct grammar_vocab *v, const struct by_bytes *list, uint3
         for (; depth < k->n; t->n++) {
             struct gnode *x = &t->node[t->n];
 
-            *x = (struct gnode){.first = i, .byte = k->p[depth], .depth = (uint8_t)(depth + 1), .clean = true};
+            *x =
+                (struct gnode){.first = i, .byte = k->p[depth], .depth = (uint8_t)(depth + 1), .clean = true};
             path[++depth] = t->n;
         }
         t->node[path[depth]].n_here++;
@@ -131,7 +133,8 @@ static int make_sets(struct grammar_vocab *v, const struct by_bytes *list, uint3
             return -ENOMEM;
     }
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t chars = measure(list[i].p, list[i].n, clean), good = (uint32_t)utf8_valid_prefix(list[i].p, list[i].n);
+        uint32_t chars = measure(list[i].p, list[i].n, clean),
+                 good = (uint32_t)utf8_valid_prefix(list[i].p, list[i].n);
 
         if (good == list[i].n || utf8_next(list[i].p + good, list[i].n - good, NULL) == 0)
             gram_set(v->utf8_all, list[i].id);

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* Walks over the tries of the vocabulary: which tokens may follow. A byte that may not follow cuts its whole
+ * subtree off; a subtree that stays inside a string is taken at once where the string is free. Any thread, no
+ * allocation; the state that is walked with is put back byte by byte. */
+#include "grampriv.h"
+
+#include <string.h>
+
+static bool inside_string(uint8_t b) {
+    return b >= 0x20 && b != '"' && b != '\\';
+}
+
+static void mark_here(const struct gtrie *t, const struct gnode *n, uint32_t *words) {
+    for (uint32_t k = 0; k < n->n_here; k++)
+        gram_set(words, t->order[n->first + k]);
+}
+
+/* Every token in nodes from .. to. */
+static void mark_all(const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words) {
+    for (uint32_t k = t->node[from].first; k < t->node[to].first; k++)
+        gram_set(words, t->order[k]);
+}
+
+uint32_t gram_walk_dfa(const struct gtrie *t, const struct gdfa *d, uint32_t state, uint32_t from,
+                       uint32_t to, uint32_t max_nodes, uint32_t *words) {
+    uint32_t at[GRAMMAR_MAX_TOKEN_BYTES + 1], n_seen = 0;
+
+    if (from < to)
+        at[t->node[from].depth - 1] = state;
+    for (uint32_t i = from; i < to;) {
+        const struct gnode *n = &t->node[i];
+        uint32_t next = inside_string(n->byte) ? gram_next(d, at[n->depth - 1], n->byte) : GRAM_NONE;
+
+        if (n_seen++ == max_nodes)
+            break;
+        at[n->depth] = next;
+        if (next != GRAM_NONE && words)
+            mark_here(t, n, words);
+        i = next == GRAM_NONE ? n->skip : i + 1;
+    }
+    return n_seen;
+}
+
+static void walk_list(const struct grammar *g, const struct gtrie *t, const struct gscalar *v, uint32_t len,
+                      uint32_t from, uint32_t to, uint32_t *words) {
+    uint32_t lo[GRAMMAR_MAX_TOKEN_BYTES + 1], hi[GRAMMAR_MAX_TOKEN_BYTES + 1], base;
+
+    if (from == to)
+        return;
+    base = t->node[from].depth - 1u;
+    lo[base] = v->lo;
+    hi[base] = v->hi;
+    for (uint32_t i = from; i < to;) {
+        const struct gnode *n = &t->node[i];
+        uint32_t a = lo[n->depth - 1], z = inside_string(n->byte) ? hi[n->depth - 1] : a;
+
+        gram_narrow(g, g->leaf[v->leaf].name0, len + n->depth - 1 - base, n->byte, &a, &z);
+        if (a == z) {
+            i = n->skip;
+            continue;
+        }
+        lo[n->depth] = a;
+        hi[n->depth] = z;
+        mark_here(t, n, words);
+        i++;
+    }
+}
+
+/* Tokens with at most `chars` characters more. */
+static void walk_limited(const struct gtrie *t, uint32_t chars, uint32_t from, uint32_t to, uint32_t *words) {
+    uint32_t left[GRAMMAR_MAX_TOKEN_BYTES + 1];
+
+    if (from < to)
+        left[t->node[from].depth - 1] = chars;
+    for (uint32_t i = from; i < to;) {
+        const struct gnode *n = &t->node[i];
+        uint32_t before = left[n->depth - 1], one = (n->byte & 0xc0) != 0x80;
+
+        if (before < one || !inside_string(n->byte)) {
+            i = n->skip;
+            continue;
+        }
+        left[n->depth] = before - one;
+        mark_here(t, n, words);
+        i++;
+    }
+}
+
+/* The subtree of node i stays inside the string that s is in. */
+static void take_subtree(const struct grammar *g, const struct grammar_state *s, const struct gtrie *t,
+                         uint32_t i, uint32_t *words) {
+    uint32_t from = i + 1, to = t->node[i].skip;
+
+    if (s->mode == MODE_IN_KEY) {
+        mark_all(t, from, to, words);
+        return;
+    }
+    for (uint32_t k = 0; k < s->n_scalars; k++) {
+        const struct gscalar *v = &s->scalar[k];
+        const struct gleaf *x = &g->leaf[v->leaf];
+
+        if (x->how == HOW_DFA)
+            gram_walk_dfa(t, &g->dfa[x->dfa], v->lo, from, to, UINT32_MAX, words);
+        else if (x->how == HOW_LIST)
+            walk_list(g, t, v, s->len, from, to, words);
+        else if (x->max == GRAM_NONE || s->chars + (uint32_t)t->node[i].rest <= x->max)
+            mark_all(t, from, to, words);
+        else
+            walk_limited(t, x->max - s->chars, from, to, words);
+    }
+}
+
+static void save(const struct grammar_state *s, struct gsaved *to) {
+    uint32_t low = s->depth ? s->depth - 1u : 0;
+    const struct glevel *a = &s->level[low], *b = &s->level[s->depth];
+
+    memcpy(to->small, s, sizeof to->small);
+    memcpy(to->scalar, s->scalar, s->n_scalars * sizeof *s->scalar);
+    to->level[0] = *a;
+    to->level[1] = *b;
+    memcpy(to->thread, s->thread + a->first, (size_t)(b->first + b->n - a->first) * sizeof *s->thread);
+}
+
+static void put_back(struct grammar_state *s, const struct gsaved *from) {
+    const struct glevel *a = &from->level[0], *b = &from->level[1];
+
+    memcpy(s, from->small, sizeof from->small);
+    memcpy(s->scalar, from->scalar, s->n_scalars * sizeof *s->scalar);
+    s->level[s->depth ? s->depth - 1u : 0] = *a;
+    s->level[s->depth] = *b;
+    memcpy(s->thread + a->first, from->thread, (size_t)(b->first + b->n - a->first) * sizeof *s->thread);
+}
+
+void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+               const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words) {
+    uint32_t base, at;
+
+    if (from == to)
+        return;
+    base = t->node[from].depth - 1u;
+    at = base; /* bytes s has taken; saved[k] is the value before byte k */
+    for (uint32_t i = from; i < to;) {
+        const struct gnode *n = &t->node[i];
+
+        if (at < n->depth)
+            save(s, &w->saved[n->depth]);
+        for (; at >= n->depth; at--)
+            put_back(s, &w->saved[at]);
+        at = n->depth;
+        if (!gram_byte(g, s, n->byte)) {
+            i = n->skip;
+            continue;
+        }
+        mark_here(t, n, words);
+        if (n->clean && s->sub == SUB_PLAIN && i + 1 < n->skip &&
+            (s->mode == MODE_STRING || (s->mode == MODE_IN_KEY && gram_free_chars(g, s)))) {
+            take_subtree(g, s, t, i, words);
+            i = n->skip;
+        } else {
+            i++;
+        }
+    }
+    for (; at > base; at--)
+        put_back(s, &w->saved[at]);
+}
+
+/* Tokens that begin at most `chars` characters. */
+static void take_free(const struct grammar_vocab *v, uint32_t chars, uint32_t *words) {
+    const uint32_t *from =
+        chars >= v->most_chars ? v->clean_all : v->clean[chars < GRAM_CLEAN_STEPS ? chars : GRAM_CLEAN_STEPS];
+
+    for (uint32_t i = 0; i < v->n_words; i++)
+        words[i] |= from[i];
+    for (uint32_t i = 0; i < v->n_longer && chars < v->most_chars; i++)
+        if (v->longer[i].chars <= chars)
+            gram_set(words, v->longer[i].id);
+}
+
+void gram_walk_clean(const struct grammar *g, const struct grammar_state *s, uint32_t *words) {
+    const struct grammar_vocab *v = g->vocab;
+
+    if (s->mode == MODE_IN_KEY) {
+        take_free(v, GRAM_NONE, words);
+        return;
+    }
+    for (uint32_t k = 0; k < s->n_scalars; k++) {
+        const struct gscalar *c = &s->scalar[k];
+        const struct gleaf *x = &g->leaf[c->leaf];
+        uint32_t wide;
+
+        switch (x->how) {
+        case HOW_DFA:
+            wide = g->dfa[x->dfa].state[c->lo].wide;
+            if (wide == GRAM_NONE)
+                gram_walk_dfa(&v->all, &g->dfa[x->dfa], c->lo, 0, v->all.n, UINT32_MAX, words);
+            for (uint32_t i = 0; wide != GRAM_NONE && i < v->n_words; i++)
+                words[i] |= g->wide[(size_t)wide * v->n_words + i];
+            break;
+        case HOW_LIST:
+            walk_list(g, &v->all, c, s->len, 0, v->all.n, words);
+            break;
+        default:
+            take_free(v, x->max == GRAM_NONE ? GRAM_NONE : x->max - s->chars, words);
+        }
+    }
+}
