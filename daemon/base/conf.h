@@ -81,6 +81,7 @@ struct conf {
 
     uint32_t text_workers;
     uint64_t max_prompt_bytes;
+    uint64_t remember_bytes, remember_bytes_per_uid; /* 0 = nothing is remembered */
 
     uint32_t drain_timeout_sec;
     uint32_t log_level; /* enum log_level */

@@ -130,6 +130,14 @@ const struct conf_row conf_rows[] = {
      .doc = "Threads that turn messages into tokens."},
     {"Text", "MaxPromptBytes", CONF_T_BYTES, AT(max_prompt_bytes), .def = "64M", .min = 4 * K, .max = G,
      .reload = true, .doc = "Largest prompt after rendering."},
+    {"Text", "RememberBytes", CONF_T_BYTES, AT(remember_bytes), .def = "64M", .min = 0, .max = 64 * G,
+     .doc = "Memory for the answers given lately to all users. When a client sends one back as history, it is read "
+            "as the model wrote it, so that what was computed for it can be used again; an answer that was edited is "
+            "read as it comes. 0 remembers nothing."},
+    {"Text", "RememberBytesPerUid", CONF_T_BYTES, AT(remember_bytes_per_uid), .def = "16M", .min = 64 * K,
+     .max = 64 * G,
+     .doc = "The same for one user; the answers that were not sent back for the longest time go first. No user's "
+            "answers are ever looked at for another."},
 
     {"Service", "DrainTimeoutSec", CONF_T_U32, AT(drain_timeout_sec), .def = "30", .min = 0, .max = 86400,
      .reload = true, .doc = "How long running requests may go on after SIGTERM before they are ended."},

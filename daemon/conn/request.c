@@ -260,7 +260,7 @@ void request_retired(void *ctx, void *owner) {
     kept_ended(r);
     bulk_drop(r->bulk);
     if (!FAULT(conn_request_leaked))
-        prep_req_free(r->prep);
+        prep_retire(s->opt.prep, r->prep);
     free(r);
     if (!c)
         user_put(s, u);

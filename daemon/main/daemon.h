@@ -13,6 +13,7 @@
 #include "loop.h"
 #include "prep.h"
 #include "server.h"
+#include "turns.h"
 
 enum { MAX_OVERRIDES = 16, DAEMON_MAX_EOS = 16 };
 
@@ -36,6 +37,7 @@ struct daemon {
     int exit_code;
 
     struct emit *emit;
+    struct turns *turns;
     struct prep *prep;
     struct server *server;
 

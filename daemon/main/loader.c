@@ -12,6 +12,7 @@
 #include "daemon.h"
 #include "log.h"
 #include "seal.h"
+#include "size.h"
 #include "tokenizer.h"
 
 static void set_phase(struct daemon *d, enum load_phase phase) {
@@ -39,6 +40,12 @@ static int open_text(struct daemon *d, const char *dir, struct xerr *err) {
     return 0;
 }
 
+static uint64_t others_bytes(const struct daemon *d) {
+    uint64_t all;
+
+    return size_add(emit_text_bytes(d->emit, d->tok), d->conf.remember_bytes, &all) ? all : UINT64_MAX;
+}
+
 static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) {
     const struct conf *c = &d->conf;
     struct engine_options opt = {
@@ -54,7 +61,7 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .cache = c->cache_format == CONF_CACHE_FP8    ? ENGINE_CACHE_FP8
                  : c->cache_format == CONF_CACHE_BF16 ? ENGINE_CACHE_BF16
                                                       : ENGINE_CACHE_F32,
-        .others_bytes = emit_text_bytes(d->emit, d->tok),
+        .others_bytes = others_bytes(d),
     };
 
     return engine_open(&opt, ret, err);
@@ -184,6 +191,8 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
     engine_get_info(*ret, &d->info);
     pm.tok = d->tok;
     pm.chat = d->chat;
+    pm.eos = d->eos;
+    pm.n_eos = d->n_eos;
     pm.vocab_tokens = d->info.vocab_tokens;
     pm.context_tokens = d->info.context_tokens;
     pm.max_prompt_bytes = d->first_max_prompt_bytes;

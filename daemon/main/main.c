@@ -118,6 +118,9 @@ static int make_rooms(struct daemon *d, struct xerr *err) {
     struct server_options so = {.loop = d->loop, .conf = &d->conf, .ctx = d, .cancel = hook_cancel};
     int r = emit_new(&eo, &d->emit);
 
+    if (r == 0 && d->conf.remember_bytes)
+        r = turns_new(d->conf.remember_bytes, d->conf.remember_bytes_per_uid, &d->turns);
+    po.turns = d->turns;
     if (r == 0)
         r = prep_new(&po, &d->prep);
     so.emit = d->emit;
@@ -202,6 +205,7 @@ static void tear_down(struct daemon *d) {
     if (d->emit)
         emit_stop(d->emit);
     d->prep = prep_free(d->prep);
+    d->turns = turns_free(d->turns);
     if (d->server)
         life_done(d);
     d->server = server_free(d->server);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "outtools.h"
@@ -19,10 +20,18 @@ struct prep {
     pthread_cond_t work;
     pthread_mutex_t submit_lock; /* the engine takes requests from one thread at a time */
     struct prep_req *first, **last;
+    struct prep_req *ended, **last_ended; /* whose answers are to be remembered */
+    uint64_t n_ended, n_taken;            /* pushed there, taken from there */
+    pthread_cond_t remembered;
+    uint64_t *at_ended; /* [workers] which one a worker is at; 0 = none */
     struct prep_model model;
     bool has_model, stop;
     uint32_t n_threads;
     pthread_t *threads;
+    struct worker {
+        struct prep *p;
+        uint32_t index;
+    } *worker;
 };
 
 struct prep_req *prep_req_free(struct prep_req *r) {
@@ -33,6 +42,7 @@ struct prep_req *prep_req_free(struct prep_req *r) {
     free(r->stop);
     free(r->stops);
     free(r->bias);
+    free(r->answer);
     free(r->dec_mem);
     free(r->payload);
     free(r);
@@ -127,8 +137,45 @@ static struct prep_req *take_first(struct prep *p) {
     return r;
 }
 
+/* With the lock held, and one there. */
+static struct prep_req *take_ended(struct prep *p) {
+    struct prep_req *r = p->ended;
+
+    p->ended = r->next;
+    if (!p->ended)
+        p->last_ended = &p->ended;
+    p->n_taken++;
+    return r;
+}
+
+/* With the lock held: all that had ended before the request came were taken, but some may not be remembered yet,
+ * and what it is to be made of may be their answers. */
+static void wait_remembered(struct prep *p, const struct prep_req *r) {
+    for (uint32_t i = 0; i < p->opt.workers; i++)
+        while (p->at_ended[i] && p->at_ended[i] <= r->after && !FAULT(turns_not_waited_for))
+            pthread_cond_wait(&p->remembered, &p->lock);
+}
+
+/* With the lock held, which is given up meanwhile. */
+static void remember(struct prep *p, uint32_t worker, struct prep_scratch **s) {
+    struct prep_req *r = take_ended(p);
+    struct prep_model m = p->model;
+
+    p->at_ended[worker] = p->n_taken;
+    pthread_mutex_unlock(&p->lock);
+    if (FAULT(turns_not_waited_for))
+        usleep(100000);
+    if (*s || prep_scratch_new(&m, s) == 0)
+        prep_remember(&m, *s, r);
+    prep_req_free(r);
+    pthread_mutex_lock(&p->lock);
+    p->at_ended[worker] = 0;
+    pthread_cond_broadcast(&p->remembered);
+}
+
 static void *worker_main(void *ctx) {
-    struct prep *p = ctx;
+    struct prep *p = ((struct worker *)ctx)->p;
+    uint32_t index = ((struct worker *)ctx)->index;
     struct prep_scratch *s = NULL;
 
     pthread_setname_np(pthread_self(), "glmd-text");
@@ -137,11 +184,16 @@ static void *worker_main(void *ctx) {
         struct prep_req *r;
         struct prep_model m;
 
-        while (!p->stop && !(p->has_model && p->first))
+        while (!p->stop && !(p->has_model && (p->first || p->ended)))
             pthread_cond_wait(&p->work, &p->lock);
         if (p->stop)
             break;
+        if (p->ended) {
+            remember(p, index, &s);
+            continue;
+        }
         r = take_first(p);
+        wait_remembered(p, r);
         m = p->model;
         pthread_mutex_unlock(&p->lock);
         if (!s && prep_scratch_new(&m, &s) < 0) {
@@ -162,6 +214,8 @@ bool prep_work_now(struct prep *p, struct prep_scratch *s) {
     struct prep_model m;
 
     pthread_mutex_lock(&p->lock);
+    while (p->ended)
+        remember(p, 0, &s);
     if (p->has_model && p->first)
         r = take_first(p);
     m = p->model;
@@ -180,17 +234,22 @@ int prep_new(const struct prep_options *opt, struct prep **ret) {
         return -ENOMEM;
     p->opt = *opt;
     p->last = &p->first;
+    p->last_ended = &p->ended;
     pthread_mutex_init(&p->lock, NULL);
     pthread_mutex_init(&p->submit_lock, NULL);
     pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->remembered, NULL);
     p->threads = calloc(opt->workers, sizeof *p->threads);
-    if (!p->threads)
+    p->worker = calloc(opt->workers, sizeof *p->worker);
+    p->at_ended = calloc((size_t)opt->workers + 1, sizeof *p->at_ended);
+    if (!p->threads || !p->worker || !p->at_ended)
         r = -ENOMEM;
     /* signals belong to the io thread */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (uint32_t i = 0; i < opt->workers && r == 0; i++) {
-        r = -pthread_create(&p->threads[i], NULL, worker_main, p);
+        p->worker[i] = (struct worker){p, i};
+        r = -pthread_create(&p->threads[i], NULL, worker_main, &p->worker[i]);
         if (r == 0)
             p->n_threads++;
     }
@@ -212,7 +271,12 @@ struct prep *prep_free(struct prep *p) {
     pthread_mutex_unlock(&p->lock);
     for (uint32_t i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
+    while (p->ended)
+        prep_req_free(take_ended(p));
     free(p->threads);
+    free(p->worker);
+    free(p->at_ended);
+    pthread_cond_destroy(&p->remembered);
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->submit_lock);
     pthread_mutex_destroy(&p->lock);
@@ -223,6 +287,7 @@ struct prep *prep_free(struct prep *p) {
 int prep_set_model(struct prep *p, const struct prep_model *m) {
     pthread_mutex_lock(&p->lock);
     p->model = *m;
+    p->model.turns = m->tok && m->chat ? p->opt.turns : NULL;
     p->has_model = true;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
@@ -238,8 +303,23 @@ void prep_set_max_prompt(struct prep *p, uint64_t bytes) {
 void prep_push(struct prep *p, struct prep_req *r) {
     r->next = NULL;
     pthread_mutex_lock(&p->lock);
+    r->after = p->n_ended;
     *p->last = r;
     p->last = &r->next;
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void prep_retire(struct prep *p, struct prep_req *r) {
+    if (!r || !r->answer || r->sched.n_answer == 0) {
+        prep_req_free(r);
+        return;
+    }
+    r->next = NULL;
+    pthread_mutex_lock(&p->lock);
+    *p->last_ended = r;
+    p->last_ended = &r->next;
+    p->n_ended++;
     pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
 }

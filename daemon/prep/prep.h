@@ -14,6 +14,7 @@
 
 #include "reqdec.h"
 #include "sched_req.h"
+#include "siphash.h"
 #include "stopstr.h"
 #include "xerr.h"
 
@@ -21,6 +22,7 @@ struct prep;
 struct tok; /* text room; conn sees only pointers */
 struct chat;
 struct outtools;
+struct turns;
 
 enum { PREP_MAX_TOOLS = 1024 };
 
@@ -63,6 +65,12 @@ struct prep_req {
     struct sched_text *stops;
     struct sched_bias *bias;
     bool thinking_open;
+    uint32_t marks[4];
+    /* The answer, when it shall be known again: sched.answer, with room for one id more than it takes, and what
+     * prompt it is to. */
+    uint32_t *answer;
+    struct siphash before;
+    uint64_t after; /* answers that had ended before it was pushed */
     struct sched_req sched;
 
     enum prep_outcome outcome;
@@ -84,6 +92,7 @@ struct prep_hooks {
 
 struct prep_options {
     uint32_t workers;
+    struct turns *turns; /* borrowed; NULL: answers are not known again when they come back as history */
     struct prep_hooks hooks;
 };
 
@@ -98,6 +107,9 @@ struct prep_model {
     uint32_t think_open, think_close; /* ids, UINT32_MAX = none */
     uint64_t max_prompt_bytes;
     struct sched_sampling defaults; /* of generation_config.json */
+    const uint32_t *eos; /* of the output parser */
+    size_t n_eos;
+    struct turns *turns; /* set by prep_set_model from the options */
 };
 int prep_set_model(struct prep *p, const struct prep_model *m);
 void prep_set_max_prompt(struct prep *p, uint64_t bytes); /* io, on a reload */
@@ -110,6 +122,10 @@ void prep_push(struct prep *p, struct prep_req *r);
 /* Takes a request back that no worker has begun. False: it is on its way. */
 bool prep_take_back(struct prep *p, struct prep_req *r);
 
+/* io: the request has ended and nobody else refers to it. Takes it: workers remember its answer before they begin
+ * any request that is pushed later. */
+void prep_retire(struct prep *p, struct prep_req *r);
+
 /* One request against a model; the worker's body, for tests. 0: r->sched is filled (SUBMIT) or r->ids. */
 struct prep_scratch;
 int prep_scratch_new(const struct prep_model *m, struct prep_scratch **ret);
@@ -117,5 +133,7 @@ struct prep_scratch *prep_scratch_free(struct prep_scratch *s);
 /* The first of the queue on this thread, for tests that have no workers. False: nothing is queued. */
 bool prep_work_now(struct prep *p, struct prep_scratch *s);
 int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct xerr *err);
+/* What the worker does with one that has ended; 1 when its answer was worth remembering, else 0. */
+int prep_remember(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r);
 
 #endif

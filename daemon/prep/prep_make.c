@@ -5,17 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chat.h"
 #include "outtools.h"
-#include "prep.h"
+#include "prep_impl.h"
 #include "random.h"
 #include "size.h"
+#include "turns.h"
 
 _Static_assert(PREP_MAX_TOOLS <= OUTTOOLS_MAX_TOOLS, "more tools are let in than the parser takes");
-
-struct prep_scratch {
-    struct tok_scratch *tok;
-};
 
 int prep_scratch_new(const struct prep_model *m, struct prep_scratch **ret) {
     struct prep_scratch *s = calloc(1, sizeof *s);
@@ -25,8 +21,10 @@ int prep_scratch_new(const struct prep_model *m, struct prep_scratch **ret) {
         return -ENOMEM;
     if (m->tok)
         r = tok_scratch_new(0, &s->tok);
+    if (r == 0 && m->tok && m->turns)
+        r = prep_parser_new(m, s);
     if (r < 0) {
-        free(s);
+        prep_scratch_free(s);
         return r;
     }
     *ret = s;
@@ -37,6 +35,8 @@ struct prep_scratch *prep_scratch_free(struct prep_scratch *s) {
     if (!s)
         return NULL;
     tok_scratch_free(s->tok);
+    free(s->parser_mem);
+    free(s->ids);
     free(s);
     return NULL;
 }
@@ -125,8 +125,13 @@ static int build_message(const struct reqdec_req *d, uint32_t i, struct chat_bui
     return 0;
 }
 
+/* Whether an answer is an assistant message of its own. */
+static bool generates(const struct reqdec_req *d) {
+    return !d->has_chat || d->chat.add_generation_prompt != GLMW_OFF;
+}
+
 static void chat_options(const struct reqdec_req *d, struct chat_req *q) {
-    q->add_generation_prompt = true;
+    q->add_generation_prompt = generates(d);
     if (!d->has_chat)
         return;
     switch (d->chat.effort) {
@@ -148,7 +153,6 @@ static void chat_options(const struct reqdec_req *d, struct chat_req *q) {
     if (d->chat.thinking != GLMW_UNSET)
         q->thinking = d->chat.thinking == GLMW_ON ? CHAT_THINK_ON : CHAT_THINK_OFF;
     q->clear_thinking = d->chat.clear_thinking == GLMW_ON;
-    q->add_generation_prompt = d->chat.add_generation_prompt != GLMW_OFF;
 }
 
 static int encode(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r,
@@ -170,7 +174,25 @@ static int encode(const struct prep_model *m, struct prep_scratch *s, struct pre
     if (!r->ids)
         r->ids = ids;
     r->n_ids = (uint32_t)n;
+    for (size_t i = 0; i < out->n_marks; i++)
+        r->marks[i] = (uint32_t)out->marks[i].pos;
+    r->sched.marks = r->marks;
+    r->sched.n_marks = (uint32_t)out->n_marks;
     return 0;
+}
+
+/* Where the engine leaves the answer. Without memory for it the request goes on. */
+static void make_answer(const struct prep_model *m, struct prep_req *r) {
+    uint32_t cap = turns_answer_cap(m->turns), most = r->max_tokens;
+
+    if (r->n_ids < m->context_tokens && (!most || most > m->context_tokens - r->n_ids))
+        most = m->context_tokens - r->n_ids;
+    cap = most < cap ? most : cap;
+    r->answer = malloc(((size_t)cap + 1) * sizeof *r->answer);
+    if (!r->answer)
+        return;
+    r->sched.answer = r->answer;
+    r->sched.answer_cap = cap;
 }
 
 static int from_messages(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r,
@@ -179,6 +201,7 @@ static int from_messages(const struct prep_model *m, struct prep_scratch *s, str
     struct chat_build b;
     struct chat_req q = {0};
     struct chat_out out;
+    struct prep_replay replay;
     size_t at[3] = {0, 0, 0};
     int ret = 0;
 
@@ -196,6 +219,10 @@ static int from_messages(const struct prep_model *m, struct prep_scratch *s, str
     q.tools = b.tools;
     q.n_tools = with_tools ? d->n_tools : 0;
     chat_options(d, &q);
+    if (m->turns) {
+        prep_replay_init(&replay, m, s, r->uid);
+        q.replay = &replay.replay;
+    }
     chat_out_init(&out, m->max_prompt_bytes);
     if (ret == 0) {
         ret = chat_render(m->chat, &q, &out, err);
@@ -205,6 +232,7 @@ static int from_messages(const struct prep_model *m, struct prep_scratch *s, str
     }
     if (ret == 0) {
         r->thinking_open = out.thinking_open;
+        r->before = out.before;
         ret = encode(m, s, r, &out, err);
     }
     chat_out_done(&out);
@@ -387,6 +415,8 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
         ret = make_tools(r, err);
     if (ret < 0)
         return ret;
+    if (m->turns && !r->dec.tokens && !r->sched.ignore_eos && generates(&r->dec))
+        make_answer(m, r);
     r->sched.stream = r->stream;
     r->sched.uid = r->uid;
     r->sched.ids = r->ids;

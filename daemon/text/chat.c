@@ -14,12 +14,6 @@
 
 #define MAX_TEMPLATE_BYTES (4 << 20)
 
-/* Placeholders inside the flattened body of an assistant turn. 0xff never occurs in the valid UTF-8 around
- * them. */
-#define BODY_MARK  '\xff'
-#define BODY_IMAGE 'i'
-#define BODY_VIDEO 'v'
-
 static const char *const control_names[CC_COUNT] = {
     [CC_GMASK] = "[gMASK]",
     [CC_SOP] = "<sop>",
@@ -266,14 +260,14 @@ void chat_put_text(struct chat_out *o, const char *p, size_t n) {
     chat_close_text(o, from);
 }
 
-static void put_picture(const struct chat *c, struct chat_out *o) {
+void chat_put_picture(const struct chat *c, struct chat_out *o) {
     chat_put_control(c, o, CC_IMAGE_BEGIN);
     chat_put_control(c, o, CC_IMAGE);
     chat_put_control(c, o, CC_IMAGE_END);
     o->n_images++;
 }
 
-static void put_video(const struct chat *c, struct chat_out *o) {
+void chat_put_video(const struct chat *c, struct chat_out *o) {
     chat_put_control(c, o, CC_VIDEO_BEGIN);
     chat_put_control(c, o, CC_VIDEO);
     chat_put_control(c, o, CC_VIDEO_END);
@@ -283,104 +277,12 @@ static void put_video(const struct chat *c, struct chat_out *o) {
 void chat_put_parts(const struct chat *c, struct chat_out *o, const struct chat_part *parts, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (parts[i].kind == CHAT_IMAGE)
-            put_picture(c, o);
+            chat_put_picture(c, o);
         else if (parts[i].kind == CHAT_VIDEO)
-            put_video(c, o);
+            chat_put_video(c, o);
         else
             chat_put_text(o, parts[i].text.p, parts[i].text.n);
     }
-}
-
-/* A stretch of an assistant body, placeholders back to control ids. */
-static void put_body(const struct chat *c, struct chat_out *o, struct tstr s) {
-    size_t from = 0;
-
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] != BODY_MARK)
-            continue;
-        chat_put_text(o, s.p + from, i - from);
-        if (s.p[++i] == BODY_IMAGE)
-            put_picture(c, o);
-        else
-            put_video(c, o);
-        from = i + 1;
-    }
-    chat_put_text(o, s.p + from, s.n - from);
-}
-
-static const char *find(struct tstr in, const char *what) {
-    return in.n ? memmem(in.p, in.n, what, strlen(what)) : NULL;
-}
-
-/* What stands behind the last `what`, or all of it. */
-static struct tstr after_last(struct tstr in, const char *what) {
-    const char *p;
-
-    while ((p = find(in, what))) {
-        in.n -= (size_t)(p - in.p) + strlen(what);
-        in.p = p + strlen(what);
-    }
-    return in;
-}
-
-/* White space as the reference's strip() sees it: the separators 1C-1F belong to it, U+200B and U+FEFF do
- * not. */
-static bool strips(uint32_t cp) {
-    return (cp >= 0x09 && cp <= 0x0d) || (cp >= 0x1c && cp <= 0x20) || cp == 0x85 || cp == 0xa0 ||
-           cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f ||
-           cp == 0x205f || cp == 0x3000;
-}
-
-static struct tstr strip(struct tstr s) {
-    uint32_t cp;
-    int len;
-
-    while (s.n > 0 && (len = utf8_next((const uint8_t *)s.p, s.n, &cp)) > 0 && strips(cp)) {
-        s.p += len;
-        s.n -= (size_t)len;
-    }
-    while (s.n > 0) {
-        size_t back = 1;
-
-        while (back < 3 && back < s.n && ((uint8_t)s.p[s.n - back] & 0xc0) == 0x80)
-            back++;
-        if (utf8_next((const uint8_t *)s.p + s.n - back, back, &cp) != (int)back || !strips(cp))
-            break;
-        s.n -= back;
-    }
-    return s;
-}
-
-static void put_assistant(const struct chat *c, struct chat_out *o, const struct chat_msg *m, bool clear) {
-    struct tbuf flat;
-    struct tstr body, think = m->reasoning;
-    const char *end;
-
-    tbuf_init(&flat, SIZE_MAX / 2);
-    for (size_t i = 0; i < m->n_parts; i++) {
-        const struct chat_part *p = &m->parts[i];
-
-        if (p->kind == CHAT_TEXT)
-            tbuf_put(&flat, p->text.p, p->text.n);
-        else
-            tbuf_put(&flat, p->kind == CHAT_IMAGE ? "\xffi" : "\xffv", 2);
-    }
-    if (flat.err)
-        o->text.err = flat.err;
-    body = (struct tstr){flat.p ? flat.p : "", flat.n};
-    end = find(body, "</think>");
-    if (!think.p && end)
-        think = after_last((struct tstr){body.p, (size_t)(end - body.p)}, "<think>");
-    body = strip(after_last(body, "</think>"));
-    chat_put_control(c, o, CC_ASSISTANT);
-    chat_put_control(c, o, CC_THINK);
-    if (think.p && !clear)
-        put_body(c, o, think);
-    chat_put_control(c, o, CC_THINK_END);
-    put_body(c, o, body);
-    for (size_t i = 0; i < m->n_calls; i++)
-        chat_put_call(c, o, &m->calls[i]);
-    tbuf_done(&flat);
 }
 
 static int check_text(struct tstr s, struct xerr *err, size_t msg, const char *what) {
@@ -436,28 +338,44 @@ static int check_msg(const struct chat_msg *m, size_t i, struct xerr *err) {
     return 0;
 }
 
+/* The first stays, of the others the last ones. */
+static void put_mark(struct chat_out *o) {
+    if (o->n_marks == CHAT_MAX_MARKS) {
+        memmove(&o->marks[1], &o->marks[2], (CHAT_MAX_MARKS - 2) * sizeof o->marks[0]);
+        o->n_marks--;
+    }
+    o->marks[o->n_marks++] = (struct chat_mark){.seg = o->n_segs};
+}
+
 static int render(const struct chat *c, const struct chat_req *req, struct chat_out *o, struct xerr *err) {
     static const char *const efforts[] = {"Reasoning Effort: Max", "Reasoning Effort: Low",
                                           "Reasoning Effort: High", "Reasoning Effort: Max"};
-    size_t last_user = 0; /* one past its index */
+    size_t last_user = 0, turn = 0; /* one past the index of the last user and assistant message */
+    bool system = true;             /* nothing else so far */
     int r = 0;
 
     chat_put_control(c, o, CC_GMASK);
     chat_put_control(c, o, CC_SOP);
     chat_put_control(c, o, CC_SYSTEM);
     chat_put_text(o, efforts[req->effort], strlen(efforts[req->effort]));
+    chat_hash_begin(o, req->replay);
     if (req->n_tools > 0)
         r = chat_put_tools(c, req, o, err);
     for (size_t i = 0; i < req->n_msgs; i++) {
         if (req->msgs[i].role == CHAT_USER)
             last_user = i + 1;
+        else if (req->msgs[i].role == CHAT_ASSISTANT)
+            turn = i + 1;
     }
     for (size_t i = 0; i < req->n_msgs && r == 0; i++) {
         const struct chat_msg *m = &req->msgs[i];
         size_t end = i + 1;
 
+        if (system ? m->role != CHAT_SYSTEM : i >= turn && !FAULT(chat_marks_first_only))
+            put_mark(o);
+        system = system && m->role == CHAT_SYSTEM;
         if (m->role == CHAT_ASSISTANT) {
-            put_assistant(c, o, m, req->clear_thinking && i < last_user);
+            chat_put_assistant(c, req, o, m, req->clear_thinking && i < last_user);
         } else if (m->role == CHAT_TOOL) {
             while (end < req->n_msgs && req->msgs[end].role == CHAT_TOOL)
                 end++;
@@ -475,6 +393,7 @@ static int render(const struct chat *c, const struct chat_req *req, struct chat_
             chat_put_control(c, o, CC_THINK_END);
         o->thinking_open = req->thinking != CHAT_THINK_OFF;
     }
+    chat_hash(o, req->replay);
     return r;
 }
 
@@ -483,7 +402,7 @@ int chat_render(const struct chat *c, const struct chat_req *req, struct chat_ou
 
     o->text.n = 0;
     o->text.err = 0;
-    o->n_segs = o->n_bad_calls = o->n_images = o->n_videos = 0;
+    o->n_segs = o->n_bad_calls = o->n_images = o->n_videos = o->n_marks = o->n_replayed = 0;
     o->thinking_open = false;
     if (req->n_msgs == 0)
         return xerr_set(err, -EINVAL, "messages: the list is empty; expected at least one message");
@@ -517,15 +436,17 @@ int chat_flat(const struct chat *c, const struct chat_out *o, struct tbuf *ret) 
     return ret->err;
 }
 
-int chat_encode(const struct chat *c, const struct chat_out *o, struct tok_scratch *s, uint32_t *ids,
-                size_t cap, size_t *ret_n) {
-    size_t n = 0;
+int chat_encode(const struct chat *c, struct chat_out *o, struct tok_scratch *s, uint32_t *ids, size_t cap,
+                size_t *ret_n) {
+    size_t n = 0, mark = 0;
 
     for (size_t i = 0; i < o->n_segs; i++) {
         const struct chat_seg *seg = &o->segs[i];
         size_t got = 1;
         int r;
 
+        if (mark < o->n_marks && o->marks[mark].seg == i)
+            o->marks[mark++].pos = n;
         if (!seg->control) {
             r = tok_encode(c->tok, s, o->text.p + seg->off, seg->len,
                            FAULT(chat_typed_markers) ? TOK_MARKERS : 0, ids ? ids + n : NULL,

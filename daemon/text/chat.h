@@ -11,6 +11,7 @@
 #ifndef GLMD_CHAT_H
 #define GLMD_CHAT_H
 
+#include "siphash.h"
 #include "tbuf.h"
 #include "tokenizer.h"
 #include "xerr.h"
@@ -60,6 +61,32 @@ struct chat_msg {
     size_t n_results;
 };
 
+/* An assistant message of the history, as it is about to be rendered: what whoever remembers the model's answers
+ * needs to know it again. All borrowed. */
+struct chat_turn {
+    /* What stands before it but for the effort line: an answer that followed the same prompt has these. */
+    struct siphash after_open, after_closed; /* with the think block open, and closed */
+    struct tstr think;                       /* absent: the client did not send it */
+    bool cleared;                            /* its reasoning is not to be shown */
+    struct tstr body;                        /* without white space around it; not UTF-8 when it holds pictures */
+    const struct chat_call *calls;
+    size_t n_calls;
+};
+
+/* The ids that the model wrote, to stand in place of what would be rendered. */
+struct chat_hit {
+    const uint32_t *ids; /* until the next question */
+    size_t n;
+    bool whole; /* they follow "<think>"; else they follow "</think>", and reasoning is rendered as ever */
+};
+
+struct chat_replay {
+    void *ctx;
+    struct siphash key; /* of after_open and after_closed */
+    /* Text worker. False: not known, or not certainly the same. */
+    bool (*find)(void *ctx, const struct chat_turn *turn, struct chat_hit *ret);
+};
+
 struct chat_req { /* all borrowed */
     const struct chat_msg *msgs;
     size_t n_msgs;
@@ -69,6 +96,7 @@ struct chat_req { /* all borrowed */
     enum chat_thinking thinking;
     bool clear_thinking;
     bool add_generation_prompt;
+    const struct chat_replay *replay; /* NULL: everything is rendered */
 };
 
 /* The known spellings of a client's effort word: low, high, max; minimal = low; none and off = thinking
@@ -83,6 +111,13 @@ struct chat_seg {
     size_t off, len; /* text: bytes of chat_out.text */
 };
 
+enum { CHAT_MAX_MARKS = 4 };
+
+struct chat_mark { /* where a message begins */
+    size_t seg;
+    size_t pos; /* ids before it; filled by chat_encode */
+};
+
 struct chat_out {
     struct tbuf text;
     struct chat_seg *segs;
@@ -90,7 +125,21 @@ struct chat_out {
     bool thinking_open; /* the prompt ends inside an open think block: the output parser starts there */
     size_t n_bad_calls; /* calls of the history without a name, or whose arguments were not a JSON object */
     size_t n_images, n_videos;
+    /* The end of the system messages and tools, when something follows, then at most the last three messages of
+     * the last turn, which is what stands behind the last assistant message. */
+    struct chat_mark marks[CHAT_MAX_MARKS];
+    size_t n_marks;
+    size_t n_replayed;      /* assistant messages that stand in the model's own ids */
+    struct siphash before;  /* with replay: of the whole prompt, as chat_turn.after_* will have it */
+    size_t n_hashed;        /* segments in it */
 };
+
+/* The object that a call's arguments are, also when it was encoded twice; then its text lies in inner, which the
+ * caller gives back with tbuf_done (a zeroed one will do). -EINVAL: it has no such thing. */
+int chat_call_args(const struct chat_call *call, struct tbuf *inner, struct tstr *ret);
+
+/* Without the white space around it, as assistant content is rendered. */
+struct tstr chat_strip(struct tstr s);
 
 /* max_bytes bounds the rendered text. */
 void chat_out_init(struct chat_out *o, size_t max_bytes);
@@ -104,8 +153,8 @@ int chat_render(const struct chat *c, const struct chat_req *req, struct chat_ou
 /* The prompt as one string, markers written out: for comparison and display, never for encoding. */
 int chat_flat(const struct chat *c, const struct chat_out *o, struct tbuf *ret);
 
-/* Ids of the prompt; the rules of tok_encode() for ids, cap and ret_n. */
-int chat_encode(const struct chat *c, const struct chat_out *o, struct tok_scratch *s, uint32_t *ids,
-                size_t cap, size_t *ret_n);
+/* Ids of the prompt; the rules of tok_encode() for ids, cap and ret_n. Fills the marks' positions. */
+int chat_encode(const struct chat *c, struct chat_out *o, struct tok_scratch *s, uint32_t *ids, size_t cap,
+                size_t *ret_n);
 
 #endif

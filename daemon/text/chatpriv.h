@@ -50,6 +50,15 @@ void chat_put_text(struct chat_out *o, const char *p, size_t n);
 void chat_close_text(struct chat_out *o, size_t from);
 void chat_put_parts(const struct chat *c, struct chat_out *o, const struct chat_part *parts, size_t n);
 
+void chat_put_picture(const struct chat *c, struct chat_out *o);
+void chat_put_video(const struct chat *c, struct chat_out *o);
+
+/* chatturn.c */
+void chat_put_assistant(const struct chat *c, const struct chat_req *req, struct chat_out *o,
+                        const struct chat_msg *m, bool clear);
+void chat_hash_begin(struct chat_out *o, const struct chat_replay *replay); /* behind the effort line */
+void chat_hash(struct chat_out *o, const struct chat_replay *replay);      /* all segments so far are in it */
+
 int chat_put_tools(const struct chat *c, const struct chat_req *req, struct chat_out *o, struct xerr *err);
 void chat_put_call(const struct chat *c, struct chat_out *o, const struct chat_call *call);
 /* The run of tool messages msgs[first .. end): in call order when the ids allow it, else as given. */

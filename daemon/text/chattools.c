@@ -170,23 +170,29 @@ static void put_args(const struct chat *c, struct chat_out *o, struct tstr objec
     tbuf_done(&keys);
 }
 
-void chat_put_call(const struct chat *c, struct chat_out *o, const struct chat_call *call) {
-    struct tstr args = {0};
-    struct tbuf inner;
+int chat_call_args(const struct chat_call *call, struct tbuf *inner, struct tstr *ret) {
     int type = call->arguments.n
-                   ? jl_check(call->arguments.p, call->arguments.n, CHAT_JSON_DEPTH, &args, NULL)
+                   ? jl_check(call->arguments.p, call->arguments.n, CHAT_JSON_DEPTH, ret, NULL)
                    : -EINVAL;
 
-    tbuf_init(&inner, call->arguments.n + 1);
     if (type == JL_STRING) { /* an object that somebody encoded twice */
-        jl_unquote(args, &inner);
-        type = inner.n && !inner.err ? jl_check(inner.p, inner.n, CHAT_JSON_DEPTH, &args, NULL) : -EINVAL;
+        tbuf_init(inner, call->arguments.n + 1);
+        jl_unquote(*ret, inner);
+        type = inner->n && !inner->err ? jl_check(inner->p, inner->n, CHAT_JSON_DEPTH, ret, NULL) : -EINVAL;
     }
+    return type == JL_OBJECT ? 0 : -EINVAL;
+}
+
+void chat_put_call(const struct chat *c, struct chat_out *o, const struct chat_call *call) {
+    struct tstr args = {0};
+    struct tbuf inner = {0};
+    int r = chat_call_args(call, &inner, &args);
+
     chat_put_control(c, o, CC_CALL);
     chat_put_text(o, call->name.p, call->name.n);
-    if (type == JL_OBJECT)
+    if (r == 0)
         put_args(c, o, args);
-    if (type != JL_OBJECT || call->name.n == 0)
+    if (r < 0 || call->name.n == 0)
         o->n_bad_calls++;
     chat_put_control(c, o, CC_CALL_END);
     tbuf_done(&inner);

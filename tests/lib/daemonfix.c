@@ -312,6 +312,11 @@ void answer_take(struct answer *a, size_t n, const struct glmd_event *ev) {
         case GLMD_EV_TEXT:
             take_text(a, ev);
             break;
+        case GLMD_EV_IDS:
+            ck_assert_uint_le(a->n_tokens + ev->n_ids, 4096);
+            memcpy(a->tokens + a->n_tokens, ev->ids, ev->n_ids * sizeof *ev->ids);
+            a->n_tokens += ev->n_ids;
+            break;
         case GLMD_EV_TOOL:
             a->n_tools++;
             break;

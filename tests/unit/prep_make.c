@@ -292,6 +292,44 @@ START_TEST(refusals_say_why) {
 }
 END_TEST
 
+/* The end of the system block, and the last messages that no answer stands behind. */
+START_TEST(marks_are_where_messages_begin) {
+    static struct tlvbuf t;
+    struct prep_req *r;
+    uint32_t user = (uint32_t)tok_id(tok, "<|user|>");
+
+    t.len = 0;
+    message(&t, GLMW_ROLE_SYSTEM, "Be short.");
+    message(&t, GLMW_ROLE_USER, "one");
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_uint_eq(r->sched.n_marks, 1);
+    ck_assert_uint_eq(r->ids[r->sched.marks[0]], user);
+    prep_req_free(r);
+    message(&t, GLMW_ROLE_ASSISTANT, "two");
+    for (int i = 0; i < 4; i++)
+        message(&t, GLMW_ROLE_USER, "three");
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_uint_eq(r->sched.n_marks, 4);
+    for (uint32_t i = 0, n = 0, at = 0; i < r->n_ids; i++) {
+        bool marked = at < 4 && r->sched.marks[at] == i;
+
+        n += r->ids[i] == user;
+        at += marked;
+        /* the first message and the last three of five */
+        ck_assert_int_eq(marked, r->ids[i] == user && n != 2);
+    }
+    prep_req_free(r);
+    t.len = 0; /* nothing but system messages: nowhere to part */
+    message(&t, GLMW_ROLE_SYSTEM, "Be short.");
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_uint_eq(r->sched.n_marks, 0);
+    prep_req_free(r);
+}
+END_TEST
+
 /* ---- the queue -------------------------------------------------------------------------------------------
  */
 
@@ -382,6 +420,7 @@ int main(void) {
     tcase_add_test(tc, tools_and_choice);
     tcase_add_test(tc, token_prompts);
     tcase_add_test(tc, refusals_say_why);
+    tcase_add_test(tc, marks_are_where_messages_begin);
     tcase_add_test(tc, queue_waits_for_the_model);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
