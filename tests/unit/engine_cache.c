@@ -173,12 +173,12 @@ static void random_tree(const char *backend, uint32_t rounds, uint32_t most) {
 }
 
 START_TEST(random_tree_cpu) {
-    random_tree("cpu", SLOW ? 8 : 60, SLOW ? 200 : 700);
+    random_tree("cpu", SLOW ? 8 : 40, SLOW ? 200 : 600);
 }
 END_TEST
 
 START_TEST(random_tree_ref) {
-    random_tree("ref", SLOW ? 4 : 10, 300);
+    random_tree("ref", SLOW ? 4 : 6, 200);
 }
 END_TEST
 
@@ -229,7 +229,7 @@ START_TEST(one_system_prompt) {
     noise(ids, MOST, 1);
     open_nano("cpu", (struct engine_options){ 0 });
     ck_assert_uint_eq(ask(&a).cached, 0);
-    for (uint32_t i = 0; i < (SLOW ? 2 : 12); i++) {
+    for (uint32_t i = 0; i < (SLOW ? 2 : 5); i++) {
         struct out got, fresh;
 
         noise(ids + 600, 100, 50 + i);
@@ -493,7 +493,7 @@ END_TEST
 
 /* Requests that end at any time and in any way, beside each other, over few beginnings. */
 START_TEST(random_lives) {
-    enum { N = 8, ROUNDS = SLOW ? 4 : 40 };
+    enum { N = 8, ROUNDS = SLOW ? 4 : 16 };
     static uint32_t ids[N][MOST];
     struct ckpt_rng g = { .s = 9 };
     struct sched_req q[N];
