@@ -61,7 +61,7 @@ pc_libs   = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 # An include outside its row does not compile; `make layers` compares the graph with tests/layers.txt.
 ROOMS := ipc kernels kernels/host kernels/ref kernels/cpu kernels/script client client/tool \
          daemon/base daemon/loop daemon/conn daemon/emit daemon/prep daemon/mem daemon/model daemon/text \
-         daemon/grammar daemon/sched daemon/cache daemon/engine daemon/main
+         daemon/grammar daemon/sched daemon/cache daemon/spill daemon/engine daemon/main
 
 inc_ipc            := ipc
 inc_kernels        := kernels
@@ -80,7 +80,8 @@ inc_daemon/text    := daemon/text daemon/base
 inc_daemon/grammar := daemon/grammar daemon/text daemon/base
 inc_daemon/sched   := daemon/sched daemon/base
 inc_daemon/cache   := daemon/cache daemon/mem daemon/base kernels
-inc_daemon/engine  := daemon/engine daemon/cache daemon/sched daemon/model daemon/mem daemon/base kernels
+inc_daemon/spill   := daemon/spill daemon/loop daemon/base
+inc_daemon/engine  := daemon/engine daemon/cache daemon/spill daemon/sched daemon/model daemon/mem daemon/base kernels
 inc_daemon/conn    := daemon/conn daemon/loop daemon/prep daemon/emit daemon/sched daemon/base ipc
 inc_daemon/prep    := daemon/prep daemon/text daemon/sched daemon/base ipc
 inc_daemon/emit    := daemon/emit daemon/text daemon/base ipc
@@ -91,6 +92,7 @@ inc_daemon/tool    := daemon/tool daemon/engine daemon/sched daemon/model daemon
 
 pkg_daemon/base  := libsystemd
 pkg_daemon/loop  := liburing
+pkg_daemon/spill := liburing
 pkg_daemon/model := jansson
 pkg_daemon/text  := jansson
 pkg_daemon/tool  := jansson
@@ -127,7 +129,7 @@ $(foreach r,$(ROOMS) daemon/tool,$(eval $(call room_rules,$(r))))
 
 libs_of = $(foreach r,$(1),$(call room_lib,$(r)))
 K_ROOMS := kernels kernels/host kernels/ref kernels/cpu kernels/script
-E_ROOMS := daemon/engine daemon/cache daemon/grammar daemon/sched daemon/model daemon/mem daemon/text daemon/base $(K_ROOMS)
+E_ROOMS := daemon/engine daemon/cache daemon/spill daemon/grammar daemon/sched daemon/model daemon/mem daemon/text daemon/base $(K_ROOMS)
 D_ROOMS := daemon/conn daemon/prep daemon/emit daemon/loop ipc $(E_ROOMS)
 D_PKGS  := liburing libsystemd jansson
 group    = -Wl,--start-group $(1) -Wl,--end-group

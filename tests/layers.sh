@@ -63,7 +63,7 @@ if [ -n "$bad" ]; then
     echo "layers: daemon/mem uses kern.h for allocation and packing only; it calls: $bad"
     fail=1
 fi
-for lib in base loop conn emit prep text sched cache; do
+for lib in base loop conn emit prep text sched cache spill; do
     bad=$(kern_calls "$O/lib/daemon_$lib.a")
     if [ -n "$bad" ]; then
         echo "layers: only daemon/engine computes; daemon/$lib calls: $bad"

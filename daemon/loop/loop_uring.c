@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The loop on io_uring: one ring of one issuer, completions run on this thread (DEFER_TASKRUN), multishot
  * poll for every descriptor and multishot accept for listening sockets; liburing 2.3, kernel 6.1. The ring
- * starts disabled and allows only the operations named below, because seccomp cannot see what goes through a
- * ring. io thread only; the thread that calls loop_new must be the one that runs the loop.
+ * allows only the operations named below. io thread only; the thread that calls loop_new must be the one that
+ * runs the loop.
  *
  * A source may be freed only after the last completion of each of its operations: s->ops counts them. */
 #include <errno.h>
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "loop_impl.h"
+#include "uring_limit.h"
 
-enum { ENTRIES = 256, ALLOWED_OPS = 5 };
+enum { ENTRIES = 256 };
 
 struct impl {
     struct io_uring ring;
@@ -75,25 +75,8 @@ static void cancel(struct impl *m, struct loop_source *s) {
     io_uring_sqe_set_data(sqe, NULL);
 }
 
-static int restrict_ring(struct io_uring *ring) {
-    struct io_uring_restriction res[ALLOWED_OPS];
-    static const uint8_t ops[] = {IORING_OP_POLL_ADD, IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL,
-                                  IORING_OP_NOP};
-    unsigned n = 0;
-
-    memset(res, 0, sizeof res);
-    for (; n < sizeof ops; n++) {
-        res[n].opcode = IORING_RESTRICTION_SQE_OP;
-        res[n].sqe_op = ops[n];
-    }
-    res[n].opcode = IORING_RESTRICTION_REGISTER_OP;
-    res[n++].register_op = IORING_REGISTER_ENABLE_RINGS;
-    /* liburing 2.3 declares wrappers for both calls but does not export them */
-    if (syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_RESTRICTIONS, res, n) < 0)
-        return -errno;
-    return syscall(__NR_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0 ? -errno
-                                                                                                     : 0;
-}
+static const uint8_t allowed_ops[] = {IORING_OP_POLL_ADD, IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL,
+                                      IORING_OP_NOP};
 
 static int uring_open(struct loop *l) {
     struct impl *m = calloc(1, sizeof *m);
@@ -114,7 +97,7 @@ static int uring_open(struct loop *l) {
     if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP))
         r = -ENOSYS;
     if (r == 0)
-        r = restrict_ring(&m->ring);
+        r = uring_limit(&m->ring, allowed_ops, sizeof allowed_ops);
     if (r < 0) {
         io_uring_queue_exit(&m->ring);
         free(m);

@@ -26,8 +26,13 @@ void failctl_close(struct failctl *c) {
 }
 
 void failctl_arm(struct failctl *c, enum fail_mode mode, uint64_t at) {
+    failctl_arm_only(c, "", mode, at);
+}
+
+void failctl_arm_only(struct failctl *c, const char *only, enum fail_mode mode, uint64_t at) {
     atomic_store(&c->mode, FAIL_OFF);
     c->name[0] = 0;
+    snprintf(c->only, sizeof c->only, "%s", only);
     atomic_store(&c->at, at);
     atomic_store(&c->calls, 0);
     atomic_store(&c->failed, 0);

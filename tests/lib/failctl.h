@@ -33,6 +33,7 @@ struct failctl {
     _Atomic uint64_t failed; /* of them, failed */
     _Atomic uint64_t where;  /* offset of the first one's caller in the program, for addr2line */
     char name[32];           /* its function */
+    char only[40];           /* the one function that fails and is counted; empty: all */
     /* always counted; what the program has at a quiet moment must not grow */
     _Atomic int64_t blocks; /* of malloc and its family */
     _Atomic int64_t maps;
@@ -46,6 +47,7 @@ struct failctl *failctl_open(const char *path);
 void failctl_close(struct failctl *c);
 
 void failctl_arm(struct failctl *c, enum fail_mode mode, uint64_t at);
+void failctl_arm_only(struct failctl *c, const char *only, enum fail_mode mode, uint64_t at);
 void failctl_disarm(struct failctl *c);
 const char *failctl_mode_name(enum fail_mode mode);
 /* "call 12, eventfd from 0x1234, once", for messages; static storage. */

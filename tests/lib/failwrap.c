@@ -21,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
@@ -67,7 +68,8 @@ static bool fails(const char *name, unsigned can, int once, int ever, const void
     bool hit;
 
     if (mode == FAIL_OFF || (mode == FAIL_INTR && !(can & CAN_INTR)) ||
-        (mode == FAIL_SHORT && !(can & CAN_SHORT)) || (mode <= FAIL_WHILE && !once))
+        (mode == FAIL_SHORT && !(can & CAN_SHORT)) || (mode <= FAIL_WHILE && !once) ||
+        (c->only[0] && strcmp(c->only, name) != 0))
         return false;
     n = atomic_fetch_add(&c->calls, 1) + 1;
     at = atomic_load(&c->at);
@@ -205,6 +207,9 @@ CALL(int, stat, 0, ENOMEM, EIO, (const char *path, struct stat *st), (path, st))
 CALL(int, lstat, 0, ENOMEM, EIO, (const char *path, struct stat *st), (path, st))
 CALL(int, fstat, 0, ENOMEM, EIO, (int fd, struct stat *st), (fd, st))
 CALL(int, fstatfs, CAN_INTR, ENOMEM, EIO, (int fd, struct statfs *st), (fd, st))
+CALL(int, fstatvfs, CAN_INTR, ENOMEM, EIO, (int fd, struct statvfs *st), (fd, st))
+CALL(int, fdatasync, 0, EIO, ENOSPC, (int fd), (fd))
+CALL(int, fsync, 0, EIO, ENOSPC, (int fd), (fd))
 CALL(off_t, lseek, 0, EOVERFLOW, EIO, (int fd, off_t at, int whence), (fd, at, whence))
 CALL(int, eventfd, 0, EMFILE, ENOMEM, (unsigned n, int flags), (n, flags))
 CALL(int, pipe2, 0, EMFILE, ENFILE, (int fds[2], int flags), (fds, flags))

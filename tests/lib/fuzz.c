@@ -20,6 +20,7 @@ const struct fuzz_target fuzz_targets[] = {
     {"tokenizer_json", fuzz_tokenizer_json, 12000, 500},
     {"template_literals", fuzz_template_literals, 6000, 5000},
     {"parser_stream", fuzz_parser_stream, 2048, 2000},
+    {"spill_block", fuzz_spill_block, 16384, 1000},
 };
 const size_t fuzz_n_targets = sizeof fuzz_targets / sizeof fuzz_targets[0];
 

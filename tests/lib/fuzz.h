@@ -51,6 +51,8 @@ int fuzz_config_json(const uint8_t *data, size_t size);
 int fuzz_tokenizer_json(const uint8_t *data, size_t size);
 int fuzz_template_literals(const uint8_t *data, size_t size);
 void fuzz_files_cleanup(void);
+/* fuzzspill.c: blocks of the spill tier */
+int fuzz_spill_block(const uint8_t *data, size_t size);
 /* fuzztext.c */
 int fuzz_parser_stream(const uint8_t *data, size_t size);
 void fuzz_text_cleanup(void);

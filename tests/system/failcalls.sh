@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.." || exit 2
 
 # lookups, memory in place, closing and telling, time, what only a wrong argument makes fail
 cannot="__assert_fail abort __cpu_features2 __cpu_model __ctype_b_loc __errno_location __sigsetjmp __tls_get_addr _exit exit clock_gettime
-clock_nanosleep nanosleep close closedir errno exp fclose ferror fflush fileno fmax fprintf fputc fputs fread frexpf
+clock_nanosleep nanosleep close closedir posix_fadvise errno exp fclose ferror fflush fileno fmax fprintf fputc fputs fread frexpf
 fwrite getenv geteuid getgrnam_r getopt_long getpwnam_r getpid io_uring_queue_exit isatty ldexp log memchr memcmp memcpy memmem
 memmove memset optarg optind printf putchar puts pthread_cond_broadcast pthread_cond_destroy pthread_cond_init
 pthread_cond_signal pthread_cond_timedwait pthread_cond_wait pthread_join pthread_mutex_destroy pthread_mutex_init
