@@ -126,10 +126,14 @@ static void *run_thread(void *arg) {
     return NULL;
 }
 
-void engrun_start(struct engrun *r) {
+void engrun_attach(struct engrun *r) {
     struct stream_sink sink = { .ctx = r, .publish = on_publish, .refresh = on_refresh, .credit = r->credit };
 
     engine_set_sink(r->e, &sink);
+}
+
+void engrun_start(struct engrun *r) {
+    engrun_attach(r);
     ck_assert_int_eq(pthread_create(&r->thread, NULL, run_thread, r), 0);
     r->running = true;
 }

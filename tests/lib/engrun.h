@@ -47,6 +47,7 @@ struct engrun {
 /* A script's text or, when it has no line break, a checkpoint directory. opt may be NULL; its model is
  * ignored. */
 void engrun_open(struct engrun *r, const char *script, const struct engine_options *opt);
+void engrun_attach(struct engrun *r); /* its events are recorded; the test drives the rounds by hand */
 void engrun_start(struct engrun *r); /* the loop's thread */
 /* Stops the loop (drain at once), joins it, closes the engine. Returns what engine_run returned. */
 int engrun_close(struct engrun *r);

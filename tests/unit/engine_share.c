@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/* Several requests in one engine, its rounds driven by hand: prompts that share a chunk, one of which ends in the
+ * middle; seats that are given up and come back; the queue's bound. On nano with the cpu backend, so that every
+ * answer is compared, id by id, with the one the request gets alone. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt.h"
+#include "engine_priv.h"
+#include "engrun.h"
+#include "ipctest.h"
+#include "leakcheck.h"
+
+enum { N = 5, OUT = 12 };
+
+static struct engrun r;
+static uint32_t prompts[N][800], lengths[N] = { 30, 64, 129, 7, 700 };
+static uint32_t alone[N][OUT];
+
+static void open_nano(struct engine_options o) {
+    o.context_tokens = 1024;
+    o.threads = 1;
+    engrun_open(&r, ckpt_model("nano"), &o);
+    engrun_attach(&r);
+}
+
+static void close_nano(void) {
+    struct engine_stats st;
+
+    engine_count_stats(r.e);
+    engine_get_stats(r.e, &st);
+    ck_assert_uint_eq(st.running, 0);
+    ck_assert_uint_eq(st.free_slots, r.e->kc.n_slots);
+    ck_assert_uint_eq(st.free_pages, r.e->kc.n_pages);
+    engrun_close(&r);
+}
+
+static struct sched_req request(uint32_t i) {
+    return engrun_req(i, prompts[i], lengths[i], OUT);
+}
+
+static void submit(struct sched_req *q) {
+    ck_assert_int_eq(engine_submit(r.e, q), 0);
+}
+
+static void rounds(uint32_t n) {
+    while (n--)
+        ck_assert_int_ge(engine_round(r.e, false), 0);
+}
+
+static void round_until_end(uint32_t stream) {
+    for (uint32_t i = 0; !r.s[stream].ends; i++) {
+        rounds(1);
+        ck_assert_uint_lt(i, 100000);
+    }
+}
+
+static void same_as_alone(uint32_t i) {
+    ck_assert_uint_eq(r.s[i].ends, 1);
+    ck_assert_uint_eq(r.s[i].n_tokens, OUT);
+    ck_assert_mem_eq(r.s[i].tokens, alone[i], sizeof alone[i]);
+}
+
+static uint32_t slots_used(void) {
+    return mem_slot_pool_read(&r.e->slots).used;
+}
+
+static void prepare(void) {
+    struct ipc_rng rng = { .s = 5 };
+
+    for (uint32_t i = 0; i < N; i++)
+        for (uint32_t k = 0; k < lengths[i]; k++)
+            prompts[i][k] = 20 + ipc_below(&rng, 200);
+    open_nano((struct engine_options){ .max_seqs = 1 });
+    for (uint32_t i = 0; i < N; i++) {
+        struct sched_req q = request(i);
+
+        q.ignore_eos = true;
+        submit(&q);
+        round_until_end(i);
+        ck_assert_uint_eq(r.s[i].n_tokens, OUT);
+        memcpy(alone[i], r.s[i].tokens, sizeof alone[i]);
+    }
+    close_nano();
+}
+
+/* ---- prompts in one chunk ---- */
+
+START_TEST(short_prompts_share_a_chunk) {
+    struct sched_req q[N];
+
+    open_nano((struct engine_options){ .max_seqs = N });
+    for (uint32_t i = 0; i < N; i++) {
+        q[i] = request(i);
+        q[i].ignore_eos = true;
+        submit(&q[i]);
+    }
+    rounds(1);
+    ck_assert_uint_eq(r.e->fill.n_parts, 4); /* the long one does not fit whole */
+    ck_assert_uint_eq(r.e->fill.n_rows, 30 + 64 + 129 + 7);
+    for (uint32_t i = 0; i < N; i++)
+        round_until_end(i);
+    for (uint32_t i = 0; i < N; i++)
+        same_as_alone(i);
+    close_nano();
+}
+END_TEST
+
+/* Ended in the middle of a chunk it shares, a sequence keeps slot and pages until the chunk is done: its layers
+ * still write there. The others do not notice; when all have ended the rest is not computed. */
+START_TEST(ended_in_a_shared_chunk) {
+    for (uint32_t victims = 1; victims <= 4; victims++) {
+        struct sched_req q[4];
+        uint32_t n = 0;
+
+        open_nano((struct engine_options){ .max_seqs = 4, .cache_slots = 0 });
+        for (uint32_t i = 0; i < 4; i++) {
+            q[i] = request(i);
+            q[i].ignore_eos = true;
+            submit(&q[i]);
+        }
+        rounds(2);
+        ck_assert(r.e->fill.active);
+        for (uint32_t i = 0; i < victims; i++)
+            engine_cancel(r.e, q[i].stream);
+        streams_take(r.e);
+        if (victims < 4)
+            ck_assert_uint_eq(slots_used(), 4);
+        else
+            ck_assert_uint_eq(slots_used(), 0);
+        while (r.e->fill.active) {
+            rounds(1);
+            n++;
+        }
+        ck_assert_uint_eq(n == 0, victims == 4);
+        ck_assert_uint_eq(slots_used(), 4 - victims);
+        for (uint32_t i = 0; i < 4; i++) {
+            round_until_end(i);
+            if (i >= victims)
+                same_as_alone(i);
+            else
+                ck_assert_uint_eq(r.s[i].end.reason, STREAM_END_CANCELLED);
+        }
+        close_nano();
+    }
+}
+END_TEST
+
+/* ---- seats ---- */
+
+/* A reader that stalls for longer than park_ms gives its seat to one that waits; when it comes back, so does its
+ * request, and goes on where it was. */
+START_TEST(parked_and_back) {
+    struct sched_req q[2] = { request(2), request(4) };
+
+    open_nano((struct engine_options){ .max_seqs = 1, .cache_slots = 1, .park_ms = 1 });
+    r.metered = true;
+    q[0].ignore_eos = q[1].ignore_eos = true;
+    atomic_store(&r.credit[2].records, 3 + stream_token_records(0));
+    submit(&q[0]);
+    for (uint32_t i = 0; r.s[2].n_tokens < 3 && i < 1000; i++)
+        rounds(1);
+    submit(&q[1]);
+    while (!r.s[4].ends) {
+        engrun_sleep_ms(1);
+        rounds(1);
+        ck_assert_uint_le(r.s[2].n_tokens, 6);
+    }
+    same_as_alone(4);
+    ck_assert_uint_eq(r.s[2].ends, 0);
+    rounds(5);
+    ck_assert_uint_eq(r.s[2].ends, 0);
+    engrun_credit(&r, 2, 1000);
+    round_until_end(2);
+    same_as_alone(2);
+    close_nano();
+}
+END_TEST
+
+/* The moment its reader comes back it has its seat, if one is free: nobody would wake the engine for it. */
+START_TEST(a_seat_at_once) {
+    struct sched_req q[2] = { request(2), request(3) };
+
+    open_nano((struct engine_options){ .max_seqs = 1, .cache_slots = 1, .park_ms = 1 });
+    r.metered = true;
+    q[0].ignore_eos = q[1].ignore_eos = true;
+    atomic_store(&r.credit[2].records, 3 + stream_token_records(0));
+    submit(&q[0]);
+    for (uint32_t i = 0; r.s[2].n_tokens < 3 && i < 1000; i++)
+        rounds(1);
+    submit(&q[1]);
+    while (!r.s[3].ends) {
+        engrun_sleep_ms(1);
+        rounds(1);
+    }
+    ck_assert(sched_job_paused(r.e->sched, 2));
+    engrun_credit(&r, 2, 1000);
+    rounds(1);
+    ck_assert(!sched_job_paused(r.e->sched, 2));
+    ck_assert(!r.e->calm || r.e->n_batch == 1);
+    round_until_end(2);
+    same_as_alone(2);
+    close_nano();
+}
+END_TEST
+
+/* An interactive request takes the seat of a background one, in its prompt or its answer; both answers are what
+ * they are alone. */
+START_TEST(background_gives_way) {
+    for (uint32_t after = 0; after < 10; after += 4) { /* tokens of its answer */
+        struct sched_req q[2] = { request(4), request(1) };
+        bool paused = false;
+
+        open_nano((struct engine_options){ .max_seqs = 1, .cache_slots = 1, .prefill_tokens = 128 });
+        q[0].ignore_eos = q[1].ignore_eos = q[0].background = true;
+        submit(&q[0]);
+        do
+            rounds(1);
+        while (r.s[4].n_tokens < after);
+        ck_assert_uint_eq(r.s[4].ends, 0);
+        submit(&q[1]);
+        for (uint32_t i = 0; !r.s[1].ends && i < 10000; i++) {
+            rounds(1);
+            paused |= sched_job_paused(r.e->sched, 4);
+        }
+        ck_assert(paused);
+        ck_assert_uint_eq(r.s[4].ends, 0);
+        round_until_end(4);
+        same_as_alone(4);
+        same_as_alone(1);
+        close_nano();
+    }
+}
+END_TEST
+
+/* ---- the queue ---- */
+
+START_TEST(queue_is_bounded) {
+    struct sched_req q[4];
+
+    open_nano((struct engine_options){ .max_seqs = 1, .max_queued = 2, .max_streams = 8 });
+    for (uint32_t i = 0; i < 4; i++) {
+        q[i] = request(i);
+        q[i].ignore_eos = true;
+        ck_assert_int_eq(engine_submit(r.e, &q[i]), i < 3 ? 0 : -EAGAIN);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        round_until_end(i);
+    submit(&q[3]);
+    round_until_end(3);
+    same_as_alone(3);
+    close_nano();
+}
+END_TEST
+
+/* What a queued request is told: its place, and a time once something was measured. */
+START_TEST(waits_are_told) {
+    struct sched_req q[4];
+
+    open_nano((struct engine_options){ .max_seqs = 1, .max_streams = 8 });
+    for (uint32_t i = 0; i < 2; i++) {
+        q[i] = request(i);
+        q[i].ignore_eos = true;
+        submit(&q[i]);
+        round_until_end(i);
+    }
+    for (uint32_t i = 2; i < 4; i++) {
+        q[i] = request(i);
+        q[i].ignore_eos = true;
+        q[i].quiet = false;
+        submit(&q[i]);
+    }
+    for (uint32_t i = 0; r.s[3].n_progress == 0 && i < 1000; i++) {
+        rounds(1);
+        engrun_sleep_ms(1);
+    }
+    ck_assert_uint_eq(r.s[3].progress.queue_position, 1);
+    ck_assert_uint_gt(r.s[3].progress.wait_ms, 0);
+    ck_assert_uint_lt(r.s[3].progress.wait_ms, 60000);
+    for (uint32_t i = 2; i < 4; i++)
+        round_until_end(i);
+    ck_assert_uint_eq(r.s[3].progress.wait_ms, 0);
+    close_nano();
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("engine_share");
+    TCase *tc = tcase_create("share");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_unchecked_fixture(tc, prepare, NULL);
+    tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
+    tcase_add_test(tc, short_prompts_share_a_chunk);
+    tcase_add_test(tc, ended_in_a_shared_chunk);
+    tcase_add_test(tc, parked_and_back);
+    tcase_add_test(tc, a_seat_at_once);
+    tcase_add_test(tc, background_gives_way);
+    tcase_add_test(tc, queue_is_bounded);
+    tcase_add_test(tc, waits_are_told);
+    suite_add_tcase(suite, tc);
+    sr = srunner_create(suite);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
