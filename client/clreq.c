@@ -43,6 +43,7 @@ struct glmd_req {
     uint32_t max_tokens;
     uint32_t deadline_ms;
     bool quiet;
+    bool background;
     bool keep;
 };
 
@@ -316,6 +317,11 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
             return -ERANGE;
         r->quiet = value == 1;
         return 0;
+    case GLMD_KEY_BACKGROUND:
+        if (value > 1)
+            return -ERANGE;
+        r->background = value == 1;
+        return 0;
     case GLMD_KEY_KEEP:
         if (value > 1)
             return -ERANGE;
@@ -477,6 +483,7 @@ int cl_req_seal(glmd_req *r, struct cl_payload *ret) {
         .deadline_ms = r->deadline_ms,
         .quiet = r->quiet,
         .keep = r->keep,
+        .background = r->background,
     };
     return 0;
 }

@@ -211,6 +211,7 @@ static enum taken take_progress(const struct glmw_rec *r, struct glmd_event *e) 
     e->total = r->u.progress.total;
     e->cached = r->u.progress.cached;
     e->queue_position = r->u.progress.queue_pos;
+    e->wait_ms = r->u.progress.wait_ms;
     e->phase = r->u.progress.phase;
     return TAKEN_EVENT;
 }

@@ -297,6 +297,7 @@ enum glmd_key {
     GLMD_KEY_PARALLEL_CALLS = 15,    /* 0: at most one call in an answer */
     GLMD_KEY_GENERATION_PROMPT = 16, /* 0: the prompt ends after the last message as it stands */
     GLMD_KEY_KEEP = 17,              /* 0 or 1: the answer outlives the connection, see glmd_resume() */
+    GLMD_KEY_BACKGROUND = 19,        /* 0 or 1: requests without it go first */
     /* glmd_req_set_f64 */
     GLMD_KEY_TEMPERATURE = 64, /* 0: always the likeliest token */
     GLMD_KEY_TOP_P = 65,
@@ -355,7 +356,8 @@ GLMD_API int glmd_tokenize(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 
 enum glmd_event_type {
     GLMD_EV_ACCEPTED = 1, /* the daemon has read the request: stream_id */
-    GLMD_EV_PROGRESS = 2, /* waiting or reading the prompt: phase, done, total, cached, queue_position */
+    GLMD_EV_PROGRESS = 2, /* waiting or reading the prompt: phase, done, total, cached, queue_position,
+                           * wait_ms */
     GLMD_EV_TOKEN = 3,    /* one token and the text it completed, which may be empty */
     GLMD_EV_TEXT = 4,     /* text that is not one token's */
     GLMD_EV_TOOL = 5,  /* a tool call begins or ends: index, phase; name and arguments come as text between */
@@ -462,6 +464,8 @@ struct glmd_event {
     uint32_t queue_position;        /* PROGRESS: requests in front */
     const struct glmd_usage *usage; /* END; NULL when the request was refused */
     uint64_t stream_id;             /* ACCEPTED: for glmd_resume(); 0: the answer is not kept */
+    uint32_t wait_ms;               /* PROGRESS, queued: until it will probably begin; 0: not known */
+    uint32_t reserved;              /* 0 */
 };
 
 /* 1 and one event.  0: nothing now; earlier events were given back and it is safe to poll.  Negative: dead,

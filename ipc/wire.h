@@ -388,7 +388,8 @@ enum glmw_op {
 #define GLMW_ENT_BULK  0x01u /* payload_off is a bulk id, payload_len is 0 */
 #define GLMW_ENT_QUIET 0x02u /* no PROGRESS records */
 #define GLMW_ENT_KEEP  0x04u /* SUBMIT: keep the stream for RESUME */
-#define GLMW_ENT_FLAGS 0x07u
+#define GLMW_ENT_BACKGROUND 0x08u /* SUBMIT: others go first */
+#define GLMW_ENT_FLAGS 0x0fu
 
 struct glmw_entry {
     uint8_t opcode;
@@ -465,7 +466,7 @@ struct glmw_rec_progress {
     uint32_t done, total, cached; /* prompt tokens */
     uint32_t queue_pos;           /* requests in front */
     uint32_t phase;               /* enum glmw_phase */
-    uint32_t zero;
+    uint32_t wait_ms; /* QUEUED: until it will probably begin, 0 = not known; else 0 */
 };
 struct glmw_rec_end {
     int32_t status;  /* 0 or negative errno */

@@ -92,8 +92,8 @@ void ctl_json_event(struct ctl_buf *b, const struct glmd_event *e) {
     case GLMD_EV_PROGRESS:
         ctl_buf_fmt(b,
                     ",\"phase\":\"%s\",\"done\":%" PRIu32 ",\"total\":%" PRIu32 ",\"cached\":%" PRIu32
-                    ",\"queue_position\":%" PRIu32,
-                    phase_name(e->phase), e->done, e->total, e->cached, e->queue_position);
+                    ",\"queue_position\":%" PRIu32 ",\"wait_ms\":%" PRIu32,
+                    phase_name(e->phase), e->done, e->total, e->cached, e->queue_position, e->wait_ms);
         break;
     case GLMD_EV_TOKEN:
         token_fields(b, e);

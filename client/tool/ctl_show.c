@@ -33,7 +33,9 @@ void ctl_show_progress(struct ctl_show *s, const struct glmd_event *e) {
     if (s->quiet || !s->err_tty || s->channel >= 0)
         return;
     s->progress = true;
-    if (e->phase == GLMD_PHASE_QUEUED)
+    if (e->phase == GLMD_PHASE_QUEUED && e->wait_ms)
+        fprintf(stderr, CLEAR "waiting: %u in front, about %u s", e->queue_position, (e->wait_ms + 999) / 1000);
+    else if (e->phase == GLMD_PHASE_QUEUED)
         fprintf(stderr, CLEAR "waiting: %u in front", e->queue_position);
     else if (e->phase == GLMD_PHASE_PREPARING)
         fputs(CLEAR "preparing the prompt", stderr);

@@ -35,6 +35,7 @@ struct conf_quota {
     uint64_t queued_tokens_per_uid; /* this and the next two: 0 = no limit */
     uint64_t kv_tokens_per_uid;
     uint32_t submit_rate; /* a second */
+    uint32_t weight;      /* of the user's share */
 };
 
 /* [Quota uid:NAME] or [Quota gid:NAME]: the keys of [Quota] that differ for one user or group. */
@@ -61,6 +62,9 @@ struct conf {
     uint32_t max_requests;
 
     uint32_t prefill_tokens;
+    uint32_t target_gap_ms;
+    uint32_t max_queued;          /* 0 = what max_requests leaves */
+    uint32_t background_wait_sec; /* 0 = no limit */
 
     char socket_path[CONF_PATH_MAX];
     char socket_group[64];
@@ -72,6 +76,7 @@ struct conf {
     uint32_t inline_connections;
     uint32_t handshake_timeout_sec;
     uint32_t stall_timeout_sec;
+    uint32_t park_timeout_sec; /* 0 = never */
     uint32_t keep_disconnected_sec;
     uint32_t max_kept;
 

@@ -44,7 +44,17 @@ const struct conf_row conf_rows[] = {
      .doc = "Requests that are accepted at the same time, running or queued, of all connections together."},
 
     {"Engine", "PrefillTokens", CONF_T_U32, AT(prefill_tokens), .def = "512", .min = 64, .max = 65536,
-     .doc = "Tokens of a prompt that are read in one piece, a multiple of 64."},
+     .doc = "Tokens of a prompt that are read in one piece, a multiple of 64. While others are answered it may be "
+            "less."},
+    {"Engine", "TargetGapMs", CONF_T_U32, AT(target_gap_ms), .def = "200", .min = 1, .max = 10000,
+     .doc = "Longest time between two tokens of an answer while prompts of others are read. Within it both sides "
+            "get half of the time; a prompt gets a quarter even if that makes gaps longer."},
+    {"Engine", "MaxQueued", CONF_T_U32, AT(max_queued), .def = "0", .min = 0, .max = 65536,
+     .doc = "Requests that may wait beside [Memory] MaxSequences that run; further ones are refused with the time "
+            "after which a place will probably be free. 0 takes as many as [Memory] MaxRequests leaves."},
+    {"Engine", "BackgroundWaitSec", CONF_T_U32, AT(background_wait_sec), .def = "60", .min = 0, .max = 86400,
+     .doc = "A background request that has waited for this time counts as any other until it has run for as long. 0 "
+            "lets it wait as long as there are others."},
 
     {"IPC", "Socket", CONF_T_PATH, AT(socket_path), .def = "/run/glmd/glmd.sock",
      .doc = "Path of the listening socket. Not used when the service manager passes the socket. A daemon "
@@ -82,6 +92,9 @@ const struct conf_row conf_rows[] = {
      .reload = true,
      .doc = "Requests of a client that leaves its token ring full for this time are ended, so that others "
             "get their place."},
+    {"IPC", "ParkTimeoutSec", CONF_T_U32, AT(park_timeout_sec), .def = "30", .min = 0, .max = 86400,
+     .doc = "A request whose client leaves its token ring full for this time is set aside when others wait, with all "
+            "it has, and goes on when the client reads again. 0 never does."},
 
     {"IPC", "KeepDisconnectedSec", CONF_T_U32, AT(keep_disconnected_sec), .def = "60", .min = 1, .max = 86400,
      .reload = true,
@@ -125,6 +138,9 @@ const struct conf_row conf_rows[] = {
      .reload = true, .zero_is_none = true,
      .doc = "Requests a second of one user; what was not used in the last second may come at once. Further ones "
             "end with an error. 0 is no limit."},
+    {"Quota", "Weight", CONF_T_U32, AT(quota.weight), .def = "100", .min = 1, .max = 10000, .reload = true,
+     .doc = "Share of one user when several have requests waiting: tokens, read and written, are given out in "
+            "proportion to it."},
 
     {"Text", "Workers", CONF_T_U32, AT(text_workers), .def = "2", .min = 1, .max = 64,
      .doc = "Threads that turn messages into tokens."},

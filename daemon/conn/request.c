@@ -145,6 +145,8 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     p->usage = &c->user->usage;
     p->queued_quota = c->quota.queued_tokens_per_uid;
     p->kv_quota = c->quota.kv_tokens_per_uid;
+    p->weight = c->quota.weight;
+    p->background = e->flags & GLMW_ENT_BACKGROUND;
     p->quiet = a.quiet;
     p->max_tokens = e->max_tokens;
     p->received_ns = clock_now_ns();

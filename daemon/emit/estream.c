@@ -394,6 +394,7 @@ static void put_progress(struct emit_stream *s, const struct stream_event *ev) {
     r.u.progress.cached = g->cached;
     r.u.progress.queue_pos = g->queue_position;
     r.u.progress.phase = g->queue_position ? GLMW_PHASE_QUEUED : GLMW_PHASE_PREFILL;
+    r.u.progress.wait_ms = g->queue_position ? g->wait_ms : 0;
     put(s, &r, NULL);
 }
 

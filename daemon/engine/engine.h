@@ -63,6 +63,7 @@ struct engine_stats {
     uint64_t steps, prefill_tokens, sampled_tokens;
     uint32_t running, queued, free_slots, free_pages;
     uint64_t heartbeat_ns; /* engine thread's last sign of life */
+    uint32_t retry_ms;     /* until a place in the queue is probably free; 0 = not known */
     uint32_t asleep;       /* 1: idle on purpose, an old heartbeat means nothing */
     uint64_t skips;        /* streams left out of a step for want of credit */
     uint64_t safety_wakes; /* times the 100 ms timer found credit that no kick had announced: should stay 0 */

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "clock.h"
 #include "engine_priv.h"
 
 enum { SAFETY_NS = 100000000, PLACES_NS = 20000000 };
@@ -358,11 +359,16 @@ static void place_report(void *ctx, uint32_t stream, uint32_t place, uint64_t wa
 
 /* Working the places out costs the square of the queue, so not more often than a reader could tell. */
 void streams_places(struct engine *e) {
+    uint64_t retry;
+
     if (!e->queue_dirty || (e->places_ns && e->now_ns - e->places_ns < PLACES_NS))
         return;
     e->queue_dirty = false;
     e->places_ns = e->now_ns;
     sched_positions(e->sched, e->now_ns, place_report, e);
+    retry = (sched_retry_ns(e->sched) + CLOCK_NS_PER_MS - 1) / CLOCK_NS_PER_MS;
+    atomic_store_explicit(&e->stats.retry_ms, retry > UINT32_MAX ? UINT32_MAX : (uint32_t)retry,
+                          memory_order_relaxed);
 }
 
 /* ---- credit ---- */

@@ -57,6 +57,10 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .max_seqs = c->max_sequences,
         .max_streams = c->max_requests,
         .prefill_tokens = c->prefill_tokens,
+        .target_gap_ms = c->target_gap_ms,
+        .max_queued = c->max_queued,
+        .patience_ms = c->background_wait_sec * 1000,
+        .park_ms = c->park_timeout_sec * 1000,
         .keep_free_bytes = c->keep_free_bytes,
         .cache = c->cache_format == CONF_CACHE_FP8    ? ENGINE_CACHE_FP8
                  : c->cache_format == CONF_CACHE_BF16 ? ENGINE_CACHE_BF16

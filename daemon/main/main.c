@@ -44,6 +44,15 @@ static int hook_submit(void *ctx, struct sched_req *req) {
     return e ? engine_submit(e, req) : -ESHUTDOWN;
 }
 
+static uint32_t hook_retry_ms(void *ctx) {
+    struct engine *e = atomic_load_explicit(&((struct daemon *)ctx)->engine, memory_order_acquire);
+    struct engine_stats st = {0};
+
+    if (e)
+        engine_get_stats(e, &st);
+    return st.retry_ms;
+}
+
 static void hook_bind(void *ctx, const struct prep_req *r) {
     struct emit_bind b = {
         .tools = r->tools,
@@ -113,7 +122,7 @@ static int make_rooms(struct daemon *d, struct xerr *err) {
     };
     struct prep_options po = {
         .workers = d->conf.text_workers,
-        .hooks = {.ctx = d, .submit = hook_submit, .bind = hook_bind, .done = hook_done},
+        .hooks = {.ctx = d, .submit = hook_submit, .retry_ms = hook_retry_ms, .bind = hook_bind, .done = hook_done},
     };
     struct server_options so = {.loop = d->loop, .conf = &d->conf, .ctx = d, .cancel = hook_cancel};
     int r = emit_new(&eo, &d->emit);

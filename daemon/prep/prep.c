@@ -55,6 +55,16 @@ static int decode_sealed(const struct prep_model *m, struct prep_req *r) {
     return prep_decode(r, &r->error);
 }
 
+static void refuse_busy(const struct prep_hooks *h, struct prep_req *r) {
+    uint32_t ms = h->retry_ms ? h->retry_ms(h->ctx) : 0;
+
+    if (ms)
+        xerr_set(&r->error, -EBUSY, "the queue is full; a place will probably be free in %u seconds",
+                 ms / 1000 + (ms % 1000 != 0));
+    else
+        xerr_set(&r->error, -EBUSY, "the queue is full; try again when one of the requests before has ended");
+}
+
 static void work_on(struct prep *p, const struct prep_model *m, struct prep_scratch *s, struct prep_req *r) {
     const struct prep_hooks *h = &p->opt.hooks;
     int status;
@@ -115,7 +125,7 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
                  (unsigned long long)r->n_ids + r->max_tokens, (unsigned long long)r->kv_quota);
         break;
     case -EAGAIN:
-        xerr_set(&r->error, -EBUSY, "too many requests are waiting already; try again later");
+        refuse_busy(h, r);
         break;
     case -ESHUTDOWN:
         xerr_set(&r->error, status, "the daemon is shutting down and takes no new requests");

@@ -42,7 +42,8 @@ struct prep_req {
     uint32_t uid;
     struct sched_usage *usage; /* of the user */
     uint64_t queued_quota, kv_quota; /* tokens of the user; 0 = no limit */
-    bool quiet;
+    uint32_t weight;                 /* of the user */
+    bool quiet, background;
     uint32_t max_tokens; /* 0 = no wish */
     uint64_t received_ns, deadline_ns;
     _Atomic bool cancelled;
@@ -84,6 +85,9 @@ struct prep_hooks {
     void *ctx;
     /* any worker, one at a time */
     int (*submit)(void *ctx, struct sched_req *req);
+    /* any worker; milliseconds after which one that was not taken for want of room may come again; NULL, 0: not
+     * known */
+    uint32_t (*retry_ms)(void *ctx);
     /* any worker; before submit */
     void (*bind)(void *ctx, const struct prep_req *r);
     /* any worker: hands the request back to io */

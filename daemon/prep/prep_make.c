@@ -425,6 +425,8 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
     r->sched.usage = r->usage;
     r->sched.queued_quota = r->queued_quota;
     r->sched.kv_quota = r->kv_quota;
+    r->sched.weight = r->weight;
+    r->sched.background = r->background;
     /* whoever states no longest answer gets what the quota leaves, not a refusal */
     if (!r->max_tokens && r->kv_quota > r->n_ids && r->kv_quota < m->context_tokens)
         r->sched.max_tokens = (uint32_t)(r->kv_quota - r->n_ids);

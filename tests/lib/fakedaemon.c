@@ -203,6 +203,7 @@ void fake_progress(struct fake *f, uint64_t tag, uint32_t done, uint32_t total, 
     r.u.progress.done = done;
     r.u.progress.total = total;
     r.u.progress.queue_pos = queue_pos;
+    r.u.progress.wait_ms = queue_pos * 1500;
     r.u.progress.phase = queue_pos ? GLMW_PHASE_QUEUED : GLMW_PHASE_PREFILL;
     fake_put(f, &r);
 }

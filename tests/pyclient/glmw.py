@@ -23,7 +23,7 @@ HELLO, WELCOME, REJECT, BULK_PACKET, BULK_OK, BULK_ERR, NOTICE_PACKET, PING, PON
 LOGPROBS, ALTS_FEATURE, BULK, RESUME, COALESCE, TOOL_EVENTS = 1, 2, 4, 8, 16, 32  # 2.5
 TOKENIZE_FEATURE = 0x200
 NOP, SUBMIT, CANCEL, CANCEL_ALL, RESUME_OP, TOKENIZE, COUNT = 0, 1, 2, 3, 4, 5, 6  # 4
-BULK_FLAG, QUIET, KEEP = 1, 2, 4
+BULK_FLAG, QUIET, KEEP, BACKGROUND = 1, 2, 4, 8
 ACCEPTED, PROGRESS, TOKEN, TEXT, ALTS, TOOL, USAGE, END, ERROR, NOTICE, IDS = range(1, 12)  # 6
 INLINE, MORE, FIRST, STEP_END, ALTS_FOLLOW, DRAFTED, IGNORABLE = 1, 2, 4, 8, 16, 32, 0x8000
 NO_TOKEN = 0xFFFFFFFF
@@ -144,9 +144,9 @@ class Stream:
         self.accepted = True
 
     def take_progress(self, r, _):
-        done, total, cached, queue_pos, phase, zero = struct.unpack("<6I", r.u)
+        done, total, cached, queue_pos, phase, wait_ms = struct.unpack("<6I", r.u)
         rule(not self.flags & QUIET, "PROGRESS of a QUIET request")
-        rule(1 <= phase <= 3 and zero == 0 and cached <= done <= max(total, done * (phase == 2)),
+        rule(1 <= phase <= 3 and (wait_ms == 0 or phase == 1) and cached <= done <= max(total, done * (phase == 2)),
              f"PROGRESS {done} of {total}, {cached} cached, phase {phase}")
         rule(not self.first_seen, "PROGRESS after the first token")
         self.progress.append((phase, done, total, queue_pos))

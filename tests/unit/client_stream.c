@@ -33,6 +33,7 @@ START_TEST(one_answer) {
     ck_assert_uint_eq(e.done, 64);
     ck_assert_uint_eq(e.total, 128);
     ck_assert_uint_eq(e.queue_position, 2);
+    ck_assert_uint_eq(e.wait_ms, 3000);
     ck_assert_uint_eq(e.phase, GLMD_PHASE_QUEUED);
     e = ct_next(c, GLMD_EV_TOKEN, tag);
     ck_assert_uint_eq(e.channel, GLMD_CHANNEL_REASONING);

@@ -137,6 +137,32 @@ START_TEST(cache_tokens) {
 }
 END_TEST
 
+/* One place, two that may wait: the fourth is refused, and of the two the interactive one is next, although the
+ * background one came first. */
+START_TEST(background_goes_last) {
+    glmd_conn *c;
+    glmd_req *r;
+
+    start(slow, "[Memory]\nMaxSequences=1\n[Engine]\nMaxQueued=2\n", NULL, 0, NULL);
+    c = daemonfix_connect(&f, NULL);
+    answer_submit(c, &answers[0], prompt(c, 900, 0));
+    until_token(c, 0, 1);
+    r = prompt(c, 10, 0);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_BACKGROUND, 1), 0);
+    answer_submit(c, &answers[1], r);
+    answer_submit(c, &answers[2], prompt(c, 10, 0));
+    answer_submit(c, &answers[3], prompt(c, 10, 0));
+    until_token(c, 2, 4);
+    ck_assert_uint_eq(answers[1].n_tokens, 0);
+    answers_wait(c, answers, 4, 20000);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(answers[i].status, i == 3 ? -EBUSY : 0);
+    ck_assert_msg(strstr(answers[3].error, "queue is full") != NULL, "\"%s\"", answers[3].error);
+    glmd_close(c);
+    stop();
+}
+END_TEST
+
 START_TEST(submits_a_second) {
     enum { N = 40, RATE = 5 };
     struct timespec rest = {1, 100000000};
@@ -345,6 +371,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, queued_prompt_tokens);
     tcase_add_test(tc, cache_tokens);
+    tcase_add_test(tc, background_goes_last);
     tcase_add_test(tc, submits_a_second);
     tcase_add_test(tc, section_of_the_user);
     tcase_add_test(tc, section_of_the_group);

@@ -184,7 +184,7 @@ static struct field fields[] = {
     F(glmw_rec_progress, cached),
     F(glmw_rec_progress, queue_pos),
     F(glmw_rec_progress, phase),
-    F(glmw_rec_progress, zero),
+    F(glmw_rec_progress, wait_ms),
     F(glmw_rec_tool, index),
     F(glmw_rec_tool, phase),
     F(glmw_rec_tool, zero),
