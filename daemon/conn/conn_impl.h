@@ -165,8 +165,10 @@ int request_refuse(struct conn *c, uint64_t tag, int ret, struct xerr *err);
 static inline bool kept_is(const struct kept *k, uint64_t id, uint32_t uid) {
     return id != 0 && k->id == id && (k->user->uid == uid || FAULT(resume_any_uid));
 }
-/* NULL: there is no room for another; then it runs like any other. */
-struct kept *kept_new(struct conn *c);
+/* Where another may be kept, and its number. NULL: nowhere; then it runs like any other. An answer of the same user
+ * that has ended may still be there: it gives way in kept_begin(), when the new request is accepted, not before. */
+struct kept *kept_place(struct conn *c, uint64_t *ret_id);
+void kept_begin(struct conn *c, struct kept *k, uint64_t id, struct request *r);
 uint32_t kept_store(const struct server *s, const struct kept *k);
 void kept_free(struct server *s, struct kept *k);
 void kept_ended(struct request *r); /* its END is published, somewhere or in its store */

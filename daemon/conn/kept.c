@@ -31,7 +31,7 @@ void kept_free(struct server *s, struct kept *k) {
 }
 
 /* One's own that ended first; those of others are never pushed out. */
-static void drop_oldest_ended(struct server *s, const struct user *u) {
+static struct kept *oldest_ended(struct server *s, const struct user *u) {
     struct kept *oldest = NULL;
 
     for (uint32_t i = 0; i < s->max_kept; i++) {
@@ -40,7 +40,7 @@ static void drop_oldest_ended(struct server *s, const struct user *u) {
         if (k->id && k->user == u && !k->request && (!oldest || k->until_ns < oldest->until_ns))
             oldest = k;
     }
-    kept_free(s, oldest);
+    return oldest;
 }
 
 static struct kept *free_place(struct server *s) {
@@ -57,29 +57,30 @@ static bool is_used(const struct server *s, uint64_t id) {
     return false;
 }
 
-struct kept *kept_new(struct conn *c) {
+struct kept *kept_place(struct conn *c, uint64_t *ret_id) {
     struct server *s = c->server;
-    uint32_t quota = c->quota.kept_per_uid;
-    struct kept *k;
+    struct kept *k = c->user->kept < c->quota.kept_per_uid ? free_place(s) : NULL;
     uint64_t id = 0;
 
-    if (c->user->kept >= quota)
-        drop_oldest_ended(s, c->user);
-    if (c->user->kept >= quota)
-        return NULL;
-    k = free_place(s);
-    if (!k) {
-        drop_oldest_ended(s, c->user);
-        k = free_place(s);
-    }
+    if (!k && c->user->kept <= c->quota.kept_per_uid) /* it may be more: a reload made the quota smaller */
+        k = oldest_ended(s, c->user);
     if (!k)
         return NULL;
     while (id == 0 || is_used(s, id))
         if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id)
             return NULL;
-    *k = (struct kept){.id = id, .user = c->user, .features = c->features & KEPT_FEATURES};
-    c->user->kept++;
+    *ret_id = id;
+    if (FAULT(kept_dropped_early) && k->id)
+        kept_free(s, k);
     return k;
+}
+
+void kept_begin(struct conn *c, struct kept *k, uint64_t id, struct request *r) {
+    if (k->id)
+        kept_free(c->server, k);
+    *k = (struct kept){.id = id, .user = c->user, .features = c->features & KEPT_FEATURES, .request = r};
+    c->user->kept++;
+    r->kept = k;
 }
 
 static uint64_t patience(const struct server *s) {
@@ -204,6 +205,15 @@ static int attach(struct conn *c, struct kept *k, const struct glmw_entry *e) {
     return ret;
 }
 
+/* The number is not logged: somebody may have mistyped one that is in use. A refusal, which must not hide faults. */
+static void log_unknown(struct conn *c) {
+    struct log_fields f = {.conn = c->id, .uid = c->user->uid};
+    struct log_rate *rate = FAULT(resume_hides_faults) ? &c->user->rate : &c->user->quota_rate;
+
+    log_full(LOG_LEVEL_NOTICE, &f, rate, "a stream was asked for that is unknown or not this user's (process %u)",
+             c->pid);
+}
+
 int kept_resume(struct conn *c, const struct glmw_entry *e) {
     struct xerr err = {0};
     struct kept *k;
@@ -220,9 +230,7 @@ int kept_resume(struct conn *c, const struct glmw_entry *e) {
     if (ret == 0) {
         k = find(c, e->payload_off);
         if (!k) {
-            /* the number is not logged: somebody may have mistyped one that is in use */
-            conn_log(c, LOG_LEVEL_NOTICE, LOG_EV_NONE,
-                     "a stream was asked for that is unknown or not this user's");
+            log_unknown(c);
             ret = -ENODATA;
         } else if (k->features & ~c->features)
             ret = xerr_set(&err, -EOPNOTSUPP,

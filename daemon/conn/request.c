@@ -136,7 +136,7 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     struct prep_req *p = r->prep;
     struct emit_accept a = {
         .tag = e->tag, .client_ns = e->client_ns, .quiet = e->flags & GLMW_ENT_QUIET, .owner = r};
-    struct kept *k = e->flags & GLMW_ENT_KEEP ? kept_new(c) : NULL;
+    struct kept *k = e->flags & GLMW_ENT_KEEP ? kept_place(c, &a.stream_id) : NULL;
     int ret;
 
     p->owner = r;
@@ -151,18 +151,13 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     p->max_tokens = e->max_tokens;
     p->received_ns = clock_now_ns();
     p->deadline_ns = e->deadline_ms ? p->received_ns + e->deadline_ms * CLOCK_NS_PER_MS : 0;
-    if (k) {
-        a.stream_id = k->id;
-        a.store = kept_store(c->server, k);
-    }
-    ret = emit_conn_accept(c->out, &a, &p->stream);
-    if (ret < 0) {
-        kept_free(c->server, k);
-        return ret;
-    }
     if (k)
-        k->request = r;
-    r->kept = k;
+        a.store = kept_store(c->server, k);
+    ret = emit_conn_accept(c->out, &a, &p->stream);
+    if (ret < 0)
+        return ret;
+    if (k)
+        kept_begin(c, k, a.stream_id, r);
     r->stream = p->stream;
     if (r->bulk)
         r->bulk->by = r;
