@@ -13,13 +13,14 @@
 
 #include "clock.h"
 #include "outtools.h"
+#include "prep_queue.h"
 
 struct prep {
     struct prep_options opt;
     pthread_mutex_t lock;
     pthread_cond_t work;
     pthread_mutex_t submit_lock; /* the engine takes requests from one thread at a time */
-    struct prep_req *first, **last;
+    struct prep_queue queue;
     struct prep_req *ended, **last_ended; /* whose answers are to be remembered */
     uint64_t n_ended, n_taken;            /* pushed there, taken from there */
     pthread_cond_t remembered;
@@ -136,17 +137,6 @@ static void work_on(struct prep *p, const struct prep_model *m, struct prep_scra
     h->done(h->ctx, r, PREP_FAILED);
 }
 
-/* With the lock held, and something in the queue. */
-static struct prep_req *take_first(struct prep *p) {
-    struct prep_req *r = p->first;
-
-    p->first = r->next;
-    if (!p->first)
-        p->last = &p->first;
-    r->next = NULL;
-    return r;
-}
-
 /* With the lock held, and one there. */
 static struct prep_req *take_ended(struct prep *p) {
     struct prep_req *r = p->ended;
@@ -187,6 +177,7 @@ static void *worker_main(void *ctx) {
     struct prep *p = ((struct worker *)ctx)->p;
     uint32_t index = ((struct worker *)ctx)->index;
     struct prep_scratch *s = NULL;
+    struct prep_turn turn;
 
     pthread_setname_np(pthread_self(), "glmd-text");
     pthread_mutex_lock(&p->lock);
@@ -194,7 +185,7 @@ static void *worker_main(void *ctx) {
         struct prep_req *r;
         struct prep_model m;
 
-        while (!p->stop && !(p->has_model && (p->first || p->ended)))
+        while (!p->stop && !(p->has_model && (prep_queue_ready(&p->queue) || p->ended)))
             pthread_cond_wait(&p->work, &p->lock);
         if (p->stop)
             break;
@@ -202,7 +193,7 @@ static void *worker_main(void *ctx) {
             remember(p, index, &s);
             continue;
         }
-        r = take_first(p);
+        r = prep_queue_take(&p->queue, &turn);
         wait_remembered(p, r);
         m = p->model;
         pthread_mutex_unlock(&p->lock);
@@ -213,6 +204,7 @@ static void *worker_main(void *ctx) {
             work_on(p, &m, s, r);
         }
         pthread_mutex_lock(&p->lock);
+        prep_queue_done(&p->queue, &turn);
     }
     pthread_mutex_unlock(&p->lock);
     prep_scratch_free(s);
@@ -221,18 +213,23 @@ static void *worker_main(void *ctx) {
 
 bool prep_work_now(struct prep *p, struct prep_scratch *s) {
     struct prep_req *r = NULL;
+    struct prep_turn turn;
     struct prep_model m;
 
     pthread_mutex_lock(&p->lock);
     while (p->ended)
         remember(p, 0, &s);
-    if (p->has_model && p->first)
-        r = take_first(p);
+    if (p->has_model)
+        r = prep_queue_take(&p->queue, &turn);
     m = p->model;
     pthread_mutex_unlock(&p->lock);
-    if (r)
-        work_on(p, &m, s, r);
-    return r != NULL;
+    if (!r)
+        return false;
+    work_on(p, &m, s, r);
+    pthread_mutex_lock(&p->lock);
+    prep_queue_done(&p->queue, &turn);
+    pthread_mutex_unlock(&p->lock);
+    return true;
 }
 
 int prep_new(const struct prep_options *opt, struct prep **ret) {
@@ -243,7 +240,7 @@ int prep_new(const struct prep_options *opt, struct prep **ret) {
     if (!p)
         return -ENOMEM;
     p->opt = *opt;
-    p->last = &p->first;
+    prep_queue_init(&p->queue, opt->workers);
     p->last_ended = &p->ended;
     pthread_mutex_init(&p->lock, NULL);
     pthread_mutex_init(&p->submit_lock, NULL);
@@ -311,11 +308,9 @@ void prep_set_max_prompt(struct prep *p, uint64_t bytes) {
 }
 
 void prep_push(struct prep *p, struct prep_req *r) {
-    r->next = NULL;
     pthread_mutex_lock(&p->lock);
     r->after = p->n_ended;
-    *p->last = r;
-    p->last = &r->next;
+    prep_queue_push(&p->queue, r);
     pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
 }
@@ -335,17 +330,10 @@ void prep_retire(struct prep *p, struct prep_req *r) {
 }
 
 bool prep_take_back(struct prep *p, struct prep_req *r) {
-    bool found = false;
+    bool found;
 
     pthread_mutex_lock(&p->lock);
-    for (struct prep_req **at = &p->first; *at; at = &(*at)->next)
-        if (*at == r) {
-            *at = r->next;
-            if (!*at)
-                p->last = at;
-            found = true;
-            break;
-        }
+    found = prep_queue_remove(&p->queue, r);
     pthread_mutex_unlock(&p->lock);
     return found;
 }

@@ -35,7 +35,8 @@ enum prep_outcome {
 };
 
 struct prep_req {
-    struct prep_req *next; /* queue */
+    struct prep_req *next; /* queue: prep_queue.h */
+    uint64_t start;
     void *owner;           /* conn's */
     enum prep_op op;
     struct stream_id stream;
