@@ -3,6 +3,7 @@
  * those that have ended. io thread; it holds one right at a time, because the emit thread takes several in
  * any order. */
 #include <errno.h>
+#include <sched.h>
 
 #include "emit_impl.h"
 
@@ -35,7 +36,7 @@ static void to_depot(struct emit_stream *s) {
     if (s->state != STREAM_DONE) {
         estream_link(s, e->depot);
         estream_flush(s);
-        atomic_store_explicit(&e->credit[s->index].records, CREDIT_UNSEEN, memory_order_relaxed);
+        atomic_store_explicit(&e->credit[s->index].records, estream_credit(s), memory_order_relaxed);
     }
     econn_unlock(e->depot);
     e->opt.kick(e->opt.ctx);
@@ -73,6 +74,17 @@ bool emit_stream_detach(struct emit *e, struct stream_id id, int status, const c
     if (goes_on)
         to_depot(s);
     return goes_on;
+}
+
+/* What is on the way when a stream is held, or comes to a connection without room, stays in its outbox. Its credit in
+ * the depot bounds that; what the connection before had room for may be more, until the emit thread has put it into
+ * the store, for which it waits for nobody. */
+static void await_few_on_the_way(const struct emit_stream *s) {
+    uint32_t most = CREDIT_UNSEEN / s->rec_per_token;
+
+    while (atomic_load_explicit(&((struct emit_stream *)(uintptr_t)s)->on_the_way, memory_order_relaxed) > most &&
+           !FAULT(resume_outbox_overrun))
+        sched_yield();
 }
 
 /* Stops what leaves the outbox, so that nothing falls out of the store meanwhile. */
@@ -130,6 +142,7 @@ int emit_stream_attach(struct emit_conn *c, struct stream_id id, const struct em
 
     if (!s)
         return -ESTALE;
+    await_few_on_the_way(s);
     r = hold(s, from_seq, &at);
     if (r < 0)
         return r;

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -193,6 +194,68 @@ START_TEST(streams_move_while_they_run) {
 }
 END_TEST
 
+static void *free_soon(void *held) {
+    struct timespec ts = {.tv_nsec = 30000000};
+
+    nanosleep(&ts, NULL);
+    econn_unlock(held);
+    return NULL;
+}
+
+/* A slow emit thread, thousands of tokens on the way to it, their client gone, and a new one with a small ring: it
+ * waits for the thread, because what comes while the stream moves must fit its outbox. */
+START_TEST(many_on_the_way) {
+    enum { MANY = 3900, FIRST = 5 };
+    static struct stream_event ev[MANY];
+    struct emit_accept a = {.tag = 1, .stream_id = 1000, .owner = (void *)(uintptr_t)1}, b = {.tag = 2, .stream_id = 1000};
+    struct glmw_rec r = {0};
+    struct stream_id id, other;
+    uint32_t want = 0;
+    pthread_t t;
+
+    et_begin(0, false);
+    et_open(&clients[0], 13, 16);
+    et_open(&clients[1], 7, 16);
+    et_open(&clients[2], 7, 16);
+    ck_assert_int_eq(emit_conn_accept(clients[0].conn, &a, &id), 0);
+    emit_stream_bind(et_emit, id, &(struct emit_bind){0});
+    other = et_accept(&clients[1], 9, 0, false);
+    for (uint32_t i = 0; i < MANY; i++)
+        ev[i] = et_token(id, i);
+    et_sink.publish(et_sink.ctx, ev, FIRST);
+    while (atomic_load(&et_emit->streams[id.index].on_the_way))
+        sched_yield();
+    econn_lock(clients[1].conn); /* the thread hangs here */
+    et_sink.publish(et_sink.ctx, &(struct stream_event){.stream = other, .type = STREAM_EV_TOKEN}, 1);
+    et_sink.publish(et_sink.ctx, ev + FIRST, MANY - FIRST);
+    ck_assert(emit_stream_detach(et_emit, id, 0, NULL));
+    ck_assert_uint_eq(atomic_load(&et_sink.credit[id.index].records), 0); /* there are enough of it */
+    ck_assert_int_eq(pthread_create(&t, NULL, free_soon, clients[1].conn), 0);
+    ck_assert_int_eq(emit_stream_attach(clients[2].conn, id, &b, 1), 0);
+    pthread_join(t, NULL);
+    while (atomic_load(&et_emit->streams[id.index].on_the_way)) /* nobody reads meanwhile */
+        sched_yield();
+    ev[0] = et_end(id, STREAM_END_LENGTH, 0);
+    et_sink.publish(et_sink.ctx, ev, 1);
+    while (r.type != GLMW_REC_END) {
+        if (!et_take(&clients[2], &r)) {
+            emit_conn_resume(clients[2].conn);
+            continue;
+        }
+        if (r.type == GLMW_REC_TOKEN)
+            ck_assert_uint_eq(r.token, want++);
+    }
+    ck_assert_int_eq(r.u.end.status, 0);
+    ck_assert_uint_eq(want, MANY);
+    ev[0] = et_end(other, STREAM_END_LENGTH, 0);
+    et_sink.publish(et_sink.ctx, ev, 1);
+    emit_stop(et_emit);
+    for (int k = 0; k < SLOTS; k++)
+        et_close(&clients[k]);
+    et_finish();
+}
+END_TEST
+
 /* ---- the store -------------------------------------------------------------------------------------------
  */
 
@@ -284,6 +347,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_loop_test(tc, streams_move_while_they_run, 0, 1);
     tcase_add_loop_test(tc, streams_move_while_they_run, 3, 5);
+    tcase_add_test(tc, many_on_the_way);
     tcase_add_test(tc, store_keeps_the_last);
     tcase_add_test(tc, store_goes_on_behind_alternatives);
     suite_add_tcase(s, tc);
