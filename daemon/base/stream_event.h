@@ -29,7 +29,8 @@ enum stream_reason {
     STREAM_END_NONE = 0,
     STREAM_END_STOP,        /* a stop id (the model ended its turn) */
     STREAM_END_STOP_STRING, /* a client's stop string */
-    STREAM_END_LENGTH,      /* max_tokens or the end of the context */
+    STREAM_END_LENGTH,      /* max_tokens */
+    STREAM_END_CONTEXT,     /* the end of the context, before max_tokens */
     STREAM_END_LOOP,        /* the loop guard */
     STREAM_END_CANCELLED,   /* status -ECANCELED */
     STREAM_END_DEADLINE,    /* status -ETIMEDOUT */

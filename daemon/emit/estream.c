@@ -410,6 +410,8 @@ static uint16_t end_reason(const struct emit_stream *s, const struct stream_even
         return GLMW_END_STOP_STRING;
     case STREAM_END_LENGTH:
         return GLMW_END_LENGTH;
+    case STREAM_END_CONTEXT:
+        return FAULT(emit_context_is_length) ? GLMW_END_LENGTH : GLMW_END_CONTEXT;
     case STREAM_END_LOOP:
         return GLMW_END_LOOP;
     case STREAM_END_CANCELLED:

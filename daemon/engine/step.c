@@ -86,6 +86,11 @@ static void event_token(struct engine *e, const struct eng_seq *q, const struct 
         ev->alts[i] = (struct stream_alt){ .token = r->alts[i].token, .logprob = r->alts[i].logprob };
 }
 
+/* Nobody is cut off without being told by what: max_tokens may be more than the context takes. */
+static enum stream_reason limit_reason(const struct engine *e, const struct eng_seq *q) {
+    return q->control.limit_tokens == e->streams[q->stream].req->max_tokens ? STREAM_END_LENGTH : STREAM_END_CONTEXT;
+}
+
 static void answer_add(struct sched_req *req, uint32_t token) {
     if (req->n_answer < req->answer_cap && !FAULT(engine_answer_lost))
         req->answer[req->n_answer] = token;
@@ -131,7 +136,7 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
     else if (v == CONTROL_LOOP)
         stream_end(e, q->stream, STREAM_END_LOOP, 0, UINT32_MAX);
     else if (v == CONTROL_LENGTH)
-        stream_end(e, q->stream, STREAM_END_LENGTH, 0, UINT32_MAX);
+        stream_end(e, q->stream, limit_reason(e, q), 0, UINT32_MAX);
 }
 
 int step_finish(struct engine *e) {

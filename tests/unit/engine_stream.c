@@ -224,7 +224,7 @@ START_TEST(test_limits) {
         const struct engrun_stream *s = engrun_wait_end(&r, i);
 
         ck_assert_uint_eq(s->n_tokens, i == 0 ? 4 : i == 1 ? 3 : 1);
-        ck_assert_uint_eq(s->end.reason, STREAM_END_LENGTH);
+        ck_assert_uint_eq(s->end.reason, i == 1 ? STREAM_END_LENGTH : STREAM_END_CONTEXT);
     }
     q[3] = engrun_req(3, ids, 64, 1);
     ck_assert_int_eq(engine_submit(r.e, &q[3]), -EOVERFLOW);
