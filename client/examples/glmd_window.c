@@ -346,7 +346,7 @@ static void on_attempt(GObject *source, GAsyncResult *result, gpointer data) {
         if (!a->told) {
             show_line(a, "note", t->error);
             if (a->demo)
-                g_print("[%s]\n", t->error);
+                g_print("[%s; trying again every second]\n", t->error);
         }
         a->told = TRUE;
         set_status(a, "No daemon. Trying again every second.");

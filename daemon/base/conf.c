@@ -30,9 +30,8 @@ static const struct conf_row *find_row(const char *section, const char *key) {
     return NULL;
 }
 
-/* The key that was meant, or NULL: one of this name elsewhere or written otherwise, else one of this section
- * that begins so. */
-static const struct conf_row *find_similar(const char *section, const char *key) {
+/* One of this name elsewhere or written otherwise, else one of this section that begins so. */
+const struct conf_row *conf_similar(const char *section, const char *key) {
     const struct conf_row *longer = NULL;
 
     for (size_t i = 0; i < conf_n_rows; i++) {
@@ -240,7 +239,7 @@ static int read_section(struct reader *rd, char *s) {
 }
 
 static int unknown_key(struct reader *rd, const char *key) {
-    const struct conf_row *near = find_similar(rd->section, key);
+    const struct conf_row *near = conf_similar(rd->section, key);
 
     if (!near)
         return xerr_set(rd->err, -EINVAL, "%s:%u: unknown key %.60s in [%s]; see glmd.conf(5)", rd->path,

@@ -142,9 +142,17 @@ int conf_rule_set(struct conf_rule *rule, const char *key, const char *value, co
 
     while ((row = quota_row(i)) && strcmp(row->key, key) != 0)
         i++;
-    if (!row)
+    if (!row) {
+        const struct conf_row *near = conf_similar("Quota", key);
+        bool here = near && strcmp(near->section, "Quota") == 0;
+
+        if (near)
+            return xerr_set(err, -EINVAL, "%s:%u: unknown key %.60s in [Quota %s:%s]; is %s%s%s%s meant? See "
+                            "glmd.conf(5)", path, line, key, kind, rule->name, here ? "" : "[",
+                            here ? "" : near->section, here ? "" : "] ", near->key);
         return xerr_set(err, -EINVAL, "%s:%u: unknown key %.60s in [Quota %s:%s]; see glmd.conf(5)", path, line,
                         key, kind, rule->name);
+    }
     if (rule->origin[i] == path)
         return xerr_set(err, -EINVAL, "%s:%u: [Quota %s:%s] %s was set in line %u already", path, line, kind,
                         rule->name, key, rule->line[i]);

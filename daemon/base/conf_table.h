@@ -45,6 +45,9 @@ void conf_format(const void *at, const struct conf_row *row, char *ret, size_t c
 /* conf.c: stores a value at `at`, which has the type of the row; where: "file:line" or an option's name. */
 int conf_store(void *at, const struct conf_row *row, const char *value, const char *where, struct xerr *err);
 
+/* conf.c: the key that was probably meant, NULL: none is similar */
+const struct conf_row *conf_similar(const char *section, const char *key);
+
 /* conf_quota.c: the sections of users and groups */
 bool conf_rule_names(const char *section); /* it has the form of one */
 /* The rule of "Quota uid:NAME", made when there is none yet. The pointer is good until the next call. */

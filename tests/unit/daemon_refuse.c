@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a refused request leaves as it was: kept answers, the log of broken rules, the patience of other users. A real
- * daemon with scripted models. */
+/* What a refused request leaves as it was: kept answers, the log of broken rules; and what is cut and not refused. A
+ * real daemon with scripted models. */
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
@@ -93,11 +93,54 @@ START_TEST(guesses_hide_no_fault) {
 }
 END_TEST
 
+/* An answer longer than the context takes is no error, but its END says what it met. */
+START_TEST(cut_by_the_context) {
+    struct glmw_entry e;
+    struct glmw_rec r;
+
+    start("vocab 100\ncontext 64\nstop 2\nloop\nrequest\ntokens 11\nrepeat\n", NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        static const uint32_t max[] = {UINT32_MAX, 0, 7};
+
+        e = raw_request(&c, i + 1);
+        e.max_tokens = max[i];
+        raw_submit(&c, &e);
+        r = next(i + 1, GLMW_REC_END);
+        ck_assert_int_eq(r.u.end.status, 0);
+        ck_assert_uint_eq(r.u.end.reason, max[i] == 7 ? GLMW_END_LENGTH : GLMW_END_CONTEXT);
+        ck_assert_uint_eq(r.u.end.completion_tokens, max[i] == 7 ? 7 : 61);
+    }
+    finish();
+}
+END_TEST
+
+/* A directory that a mistyped path made is not found by surprise. */
+START_TEST(made_directory_is_told) {
+    char text[160], sub[80];
+
+    daemonfix_init(&f);
+    daemonfix_script(&f, "vocab 100\nrequest\ntokens 11\n");
+    snprintf(sub, sizeof sub, "%s/sub", f.dir);
+    snprintf(f.socket, sizeof f.socket, "%s/glmd.sock", sub);
+    daemonfix_start(&f, NULL);
+    snprintf(text, sizeof text, "made the directory %s for the socket", sub);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), text));
+    daemonfix_stop(&f);
+    unlink(f.socket);
+    snprintf(text, sizeof text, "%s.lock", f.socket);
+    unlink(text);
+    ck_assert_int_eq(rmdir(sub), 0);
+    daemonfix_done(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_refuse");
     TCase *t = ct_case(s, "refuse", 60);
 
     tcase_add_test(t, pushes_nothing_out);
     tcase_add_test(t, guesses_hide_no_fault);
+    tcase_add_test(t, cut_by_the_context);
+    tcase_add_test(t, made_directory_is_told);
     return ct_main(s);
 }

@@ -207,7 +207,8 @@ static void *free_soon(void *held) {
 START_TEST(many_on_the_way) {
     enum { MANY = 3900, FIRST = 5 };
     static struct stream_event ev[MANY];
-    struct emit_accept a = {.tag = 1, .stream_id = 1000, .owner = (void *)(uintptr_t)1}, b = {.tag = 2, .stream_id = 1000};
+    struct emit_accept a = {.tag = 1, .stream_id = 1000, .owner = (void *)(uintptr_t)1};
+    struct emit_accept b = {.tag = 2, .stream_id = 1000};
     struct glmw_rec r = {0};
     struct stream_id id, other;
     uint32_t want = 0;
