@@ -339,6 +339,10 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
         return set_sampled(r, &s->n_alts, GLMW_HAS_N_ALTS, value);
     case GLMD_KEY_THINKING_BUDGET:
         return set_sampled(r, &s->thinking_budget, GLMW_HAS_THINKING_BUDGET, value);
+    case GLMD_KEY_LOOP_GUARD:
+        if (value > 1)
+            return -ERANGE;
+        return set_sampled(r, &s->loop_guard, GLMW_HAS_LOOP_GUARD, value);
     case GLMD_KEY_IGNORE_EOS:
         return set_flag(&s->flags, GLMW_SAMP_IGNORE_EOS, value);
     case GLMD_KEY_LOGPROBS:

@@ -19,6 +19,8 @@ SAME(GLMD_EVF_MORE, GLMW_RF_MORE);
 SAME(GLMD_EVF_FIRST, GLMW_RF_FIRST);
 SAME(GLMD_EVF_STEP_END, GLMW_RF_STEP_END);
 SAME(GLMD_EVF_DRAFTED, GLMW_RF_DRAFTED);
+SAME(GLMD_EVF_FORCED, GLMW_RF_FORCED);
+SAME(GLMD_EVF_LOOP, GLMW_RF_LOOP);
 SAME(GLMD_CHANNEL_CONTENT, GLMW_CH_CONTENT);
 SAME(GLMD_CHANNEL_REASONING, GLMW_CH_REASONING);
 SAME(GLMD_CHANNEL_TOOL_NAME, GLMW_CH_TOOL_NAME);
@@ -320,7 +322,8 @@ static enum taken take(glmd_conn *c, uint32_t have, struct glmd_event *e) {
     bool plain = r.type != GLMW_REC_USAGE && r.type != GLMW_REC_IDS;
     e->tag = r.tag;
     e->seq = r.seq;
-    e->flags = r.flags & (GLMD_EVF_FIRST | GLMD_EVF_MORE | GLMD_EVF_STEP_END | GLMD_EVF_DRAFTED);
+    e->flags = r.flags & (GLMD_EVF_FIRST | GLMD_EVF_MORE | GLMD_EVF_STEP_END | GLMD_EVF_DRAFTED | GLMD_EVF_FORCED |
+                          GLMD_EVF_LOOP);
     e->t_sampled_ns = plain ? r.t_ns : 0;
     if (!r.tag)
         return take_untagged(c, &r, at, e);

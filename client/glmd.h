@@ -297,6 +297,7 @@ enum glmd_key {
     GLMD_KEY_PARALLEL_CALLS = 15,    /* 0: at most one call in an answer */
     GLMD_KEY_GENERATION_PROMPT = 16, /* 0: the prompt ends after the last message as it stands */
     GLMD_KEY_KEEP = 17,              /* 0 or 1: the answer outlives the connection, see glmd_resume() */
+    GLMD_KEY_LOOP_GUARD = 18,        /* 0 or 1: an answer that repeats itself is stopped */
     GLMD_KEY_BACKGROUND = 19,        /* 0 or 1: requests without it go first */
     /* glmd_req_set_f64 */
     GLMD_KEY_TEMPERATURE = 64, /* 0: always the likeliest token */
@@ -378,7 +379,9 @@ enum glmd_event_flag {
     GLMD_EVF_MORE = 2,     /* the same piece of text goes on in the next event of the tag */
     GLMD_EVF_FIRST = 4,    /* first token or text of the answer; on channel TOOL_NAME: of each call */
     GLMD_EVF_STEP_END = 8, /* nothing further for this tag from this step of the model */
-    GLMD_EVF_DRAFTED = 32  /* the token was guessed first and verified */
+    GLMD_EVF_DRAFTED = 32, /* the token was guessed first and verified */
+    GLMD_EVF_FORCED = 64,  /* TOKEN: a rule set it, the model had no choice; END: its reasoning was closed */
+    GLMD_EVF_LOOP = 128    /* END: because it repeated itself */
 };
 
 enum glmd_phase {

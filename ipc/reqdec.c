@@ -251,8 +251,11 @@ static const char *check_sampling(const struct glmw_sampling *s) {
     }
     if ((!(s->has & GLMW_HAS_TOP_K) && s->top_k) || (!(s->has & GLMW_HAS_SEED) && s->seed) ||
         (!(s->has & GLMW_HAS_N_ALTS) && s->n_alts) || (!(s->has & GLMW_HAS_MIN_TOKENS) && s->min_tokens) ||
-        (!(s->has & GLMW_HAS_THINKING_BUDGET) && s->thinking_budget))
+        (!(s->has & GLMW_HAS_THINKING_BUDGET) && s->thinking_budget) ||
+        (!(s->has & GLMW_HAS_LOOP_GUARD) && s->loop_guard))
         return "a sampling field is set without its bit";
+    if (s->loop_guard > 1)
+        return "loop_guard is neither 0 nor 1";
     return NULL;
 }
 
@@ -278,8 +281,8 @@ static int sampling(struct dec *d, const struct tlv *t) {
     int r = read_growing(d, t, &s, sizeof(s), &size);
     if (r < 0)
         return r;
-    if (size != t->len || s.zero != 0)
-        return fail(d, t, -EBADMSG, "SAMPLING: its size does not match, or a reserved word is not 0");
+    if (size != t->len)
+        return fail(d, t, -EBADMSG, "SAMPLING: its size does not match");
     if ((s.has & ~GLMW_HAS_ALL) || (s.flags & ~GLMW_SAMP_FLAGS))
         return fail(d, t, -EOPNOTSUPP, "SAMPLING sets fields that this daemon does not know");
     const char *reason = check_sampling(&s);

@@ -444,6 +444,8 @@ enum glmw_channel {
 #define GLMW_RF_STEP_END    0x0008u /* last record of this tag in its engine step */
 #define GLMW_RF_ALTS_FOLLOW 0x0010u /* ALTS records follow at once: (n_alts + 5) / 6 of them */
 #define GLMW_RF_DRAFTED     0x0020u /* the token was proposed by the draft and accepted */
+#define GLMW_RF_FORCED      0x0040u /* TOKEN: set by a rule, not chosen by the model; END: the reasoning was closed */
+#define GLMW_RF_LOOP        0x0080u /* END: the loop guard closed the reasoning or ended the answer */
 #define GLMW_RF_IGNORABLE   0x8000u /* an unknown type with this flag is skipped; without it: -EPROTO */
 
 enum glmw_reason { /* END.reason */
@@ -496,7 +498,6 @@ GLMW_AT(glmw_rec_end, accepted_tokens, 20);
 
 #define GLMW_INLINE_BYTES 24u
 #define GLMW_SPAN_MAX     4096u /* longest text_len; longer text is split with MORE */
-
 struct glmw_rec {
     uint8_t type;
     uint8_t channel;
@@ -533,7 +534,6 @@ GLMW_AT(glmw_rec, u, 40);
 #define GLMW_ALTS_PER_REC 6u
 #define GLMW_ALTS_MAX     20u
 #define GLMW_IDS_PER_REC  12u
-
 struct glmw_alt {
     uint32_t token; /* GLMW_TOKEN_NONE fills the rest of the last record */
     float logprob;

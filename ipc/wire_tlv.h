@@ -121,7 +121,8 @@ struct glmw_tlv_chat { /* append-only */
 #define GLMW_HAS_N_ALTS          0x0100u
 #define GLMW_HAS_MIN_TOKENS      0x0200u
 #define GLMW_HAS_THINKING_BUDGET 0x0400u
-#define GLMW_HAS_ALL             0x07ffu
+#define GLMW_HAS_LOOP_GUARD      0x0800u
+#define GLMW_HAS_ALL             0x0fffu
 #define GLMW_SAMP_LOGPROBS       0x1u /* needs FEAT_LOGPROBS; n_alts > 0 implies it */
 #define GLMW_SAMP_IGNORE_EOS     0x2u
 #define GLMW_SAMP_FLAGS          0x3u
@@ -140,7 +141,7 @@ struct glmw_sampling {
     uint32_t n_alts; /* 0 to 20, needs FEAT_ALTS when above 0 */
     uint32_t min_tokens;
     uint32_t thinking_budget; /* reasoning tokens */
-    uint32_t zero;
+    uint32_t loop_guard;      /* 0 off, 1 on */
 };
 GLMW_SIZE(glmw_sampling, 64);
 GLMW_AT(glmw_sampling, has, 4);
@@ -156,6 +157,7 @@ GLMW_AT(glmw_sampling, seed, 40);
 GLMW_AT(glmw_sampling, n_alts, 48);
 GLMW_AT(glmw_sampling, min_tokens, 52);
 GLMW_AT(glmw_sampling, thinking_budget, 56);
+GLMW_AT(glmw_sampling, loop_guard, 60);
 GLMW_SIZE(glmw_tlv_msg, 8);
 GLMW_SIZE(glmw_tlv_call, 16);
 GLMW_SIZE(glmw_tlv_result, 8);

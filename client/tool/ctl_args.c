@@ -50,6 +50,7 @@ static const struct opt table[] = {
     {"effort", "low|high|max", ASK, K_SET_STR, GLMD_KEY_EFFORT, "how hard to reason"},
     {"think", "on|off", ASK, K_ONOFF, GLMD_KEY_THINKING, "reason before answering"},
     {"thinking-budget", "N", ASK, K_U64, GLMD_KEY_THINKING_BUDGET, "close the reasoning after N tokens"},
+    {"loop-guard", "on|off", ASK, K_ONOFF, GLMD_KEY_LOOP_GUARD, "stop an answer that repeats itself"},
     {"clear-thinking", "on|off", CTL_CHAT, K_ONOFF, GLMD_KEY_CLEAR_THINKING,
      "drop reasoning of earlier turns"},
     {"stop", "TEXT", ASK, K_SET_STR, GLMD_KEY_STOP, "end where TEXT would begin; repeatable"},

@@ -87,6 +87,9 @@ struct conf {
     uint32_t text_workers;
     uint64_t max_prompt_bytes;
     uint64_t remember_bytes, remember_bytes_per_uid; /* 0 = nothing is remembered */
+    uint32_t thinking_budget; /* 0 = none */
+    char thinking_close[256];
+    uint32_t loop_guard; /* 0 or 1 */
 
     uint32_t drain_timeout_sec;
     uint32_t log_level; /* enum log_level */

@@ -8,6 +8,7 @@ static const struct conf_word backend_words[] = {
     {"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {NULL, 0}};
 static const struct conf_word cache_words[] = {
     {"f32", CONF_CACHE_F32}, {"bf16", CONF_CACHE_BF16}, {"fp8", CONF_CACHE_FP8}, {NULL, 0}};
+static const struct conf_word off_on_words[] = {{"off", 0}, {"on", 1}, {NULL, 0}};
 static const struct conf_word io_words[] = {
     {"auto", CONF_IO_AUTO}, {"uring", CONF_IO_URING}, {"epoll", CONF_IO_EPOLL}, {NULL, 0}};
 static const struct conf_word level_words[] = {{"error", LOG_LEVEL_ERROR},   {"warning", LOG_LEVEL_WARNING},
@@ -154,6 +155,17 @@ const struct conf_row conf_rows[] = {
      .max = 64 * G,
      .doc = "The same for one user; the answers that were not sent back for the longest time go first. No user's "
             "answers are ever looked at for another."},
+    {"Text", "ThinkingBudget", CONF_T_U32, AT(thinking_budget), .def = "0", .min = 0, .max = 16777216,
+     .zero_is_none = true,
+     .doc = "Reasoning tokens after which the reasoning of an answer is closed, for requests that state none. "
+            "0 is no limit. A quarter of the longest answer, at most 1024 tokens, is always kept for what follows "
+            "the reasoning."},
+    {"Text", "ThinkingCloseText", CONF_T_STRING, AT(thinking_close), .def = "",
+     .doc = "A sentence in the model's own voice that ends reasoning that is closed for its budget or by the loop "
+            "guard, on a line of its own. Empty: a line break and no words."},
+    {"Text", "LoopGuard", CONF_T_WORD, AT(loop_guard), .def = "off", .words = off_on_words,
+     .doc = "Whether answers that repeat themselves are stopped, for requests that do not say: when 256 tokens are one "
+            "cycle of at most 16, or half of them one token, reasoning is closed and an answer ended."},
 
     {"Service", "DrainTimeoutSec", CONF_T_U32, AT(drain_timeout_sec), .def = "30", .min = 0, .max = 86400,
      .reload = true, .doc = "How long running requests may go on after SIGTERM before they are ended."},

@@ -123,6 +123,7 @@ struct emit_stream {
     struct glmw_usage usage;
     struct glmw_rec_end end;
     uint32_t end_token;
+    uint16_t end_flags; /* GLMW_RF_ of the END beside STEP_END */
     uint64_t end_ns;
     char error_text[320];
     int error_status;

@@ -136,6 +136,7 @@ void epiece_token(struct emit_stream *s, const struct stream_event *ev) {
         .t_ns = ev->t_ns,
         .token = ev->token,
         .logprob = ev->logprob,
+        .flags = ev->forced ? GLMW_RF_FORCED : 0,
         .type = GLMW_REC_TOKEN,
         .n_alts = (uint16_t)(ev->n_alts < STREAM_MAX_ALTS ? ev->n_alts : STREAM_MAX_ALTS),
     };

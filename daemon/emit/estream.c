@@ -198,7 +198,7 @@ static void put_last_words(struct emit_stream *s) {
     s->usage.tag = s->tag;
     put(s, &s->usage, NULL);
     r = record(s, GLMW_REC_END, s->end_ns);
-    r.flags = GLMW_RF_STEP_END;
+    r.flags = GLMW_RF_STEP_END | s->end_flags;
     r.token = s->end_token;
     r.u.end = s->end;
     put(s, &r, NULL);
@@ -472,6 +472,8 @@ static void take_end(struct emit_stream *s, const struct stream_event *ev) {
     if (s->parser && s->bound)
         outparse_end(s->parser, ev->reason != STREAM_END_STOP && ev->reason != STREAM_END_STOP_STRING);
     memset(&s->end, 0, sizeof s->end);
+    s->end_flags = (uint16_t)((u->budget_closed || u->loop_closed ? GLMW_RF_FORCED : 0) |
+                              (u->loop_closed ? GLMW_RF_LOOP : 0));
     s->end.reason = s->overflow ? GLMW_END_ERROR : end_reason(s, ev, &s->end.detail);
     s->end.status = s->overflow ? -ENOBUFS : ev->status;
     s->end.prompt_tokens = u->prompt;
@@ -531,6 +533,7 @@ void estream_fail(struct emit_stream *s, int status, const char *text) {
         return;
     s->end_ns = clock_now_ns();
     memset(&s->end, 0, sizeof s->end);
+    s->end_flags = 0;
     s->end.status = status;
     switch (status) {
     case 0:

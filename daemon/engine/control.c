@@ -419,6 +419,8 @@ enum control_verdict control_token(struct control *c, uint32_t token) {
     budget_look(c);
     if (!mark && stop_string_ends(c, token))
         return CONTROL_STOP_STRING;
+    if (c->rules->one_call && c->n_calls_done && !c->ignore_eos)
+        return CONTROL_CALLED;
     if (loop)
         return CONTROL_LOOP;
     return c->n_out >= c->limit_tokens ? CONTROL_LENGTH : CONTROL_GO;

@@ -74,6 +74,7 @@ enum control_verdict {
     CONTROL_STOP_STRING, /* report the token, then end */
     CONTROL_LENGTH,      /* report the token, then end */
     CONTROL_LOOP,        /* report the token, then end */
+    CONTROL_CALLED,      /* report the token, then end: the one call is complete */
 };
 
 /* What the next sample must respect. */

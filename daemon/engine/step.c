@@ -133,6 +133,8 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
         seen_add(&q->seen, r->token, 1);
     if (v == CONTROL_STOP_STRING)
         stream_end(e, q->stream, STREAM_END_STOP_STRING, 0, UINT32_MAX);
+    else if (v == CONTROL_CALLED)
+        stream_end(e, q->stream, STREAM_END_STOP, 0, UINT32_MAX);
     else if (v == CONTROL_LOOP)
         stream_end(e, q->stream, STREAM_END_LOOP, 0, UINT32_MAX);
     else if (v == CONTROL_LENGTH)

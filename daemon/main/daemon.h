@@ -59,6 +59,8 @@ struct daemon {
     uint32_t eos[DAEMON_MAX_EOS];
     uint32_t n_eos;
     bool has_text;
+    uint32_t *close_ids; /* the words that end reasoning */
+    uint32_t n_close;
 
     /* life.c: io thread */
     bool ready, draining, stopping, emit_stopped;

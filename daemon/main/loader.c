@@ -4,6 +4,7 @@
  * io thread after `phase` says so. */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +133,30 @@ static int make_vocab(struct daemon *d, const struct model_config *cfg, struct x
     return 0;
 }
 
+/* What stands between reasoning that is closed and the mark that closes it. */
+static int make_close(struct daemon *d, struct xerr *err) {
+    const char *text = d->conf.thinking_close;
+    char line[sizeof d->conf.thinking_close + 3];
+    struct tok_scratch *s = NULL;
+    size_t len, n = 0;
+    int r;
+
+    len = (size_t)snprintf(line, sizeof line, "\n%s%s", text, *text ? "\n" : "");
+    d->close_ids = calloc(len, sizeof *d->close_ids);
+    r = d->close_ids ? tok_scratch_new(0, &s) : -ENOMEM;
+    if (r == 0)
+        r = tok_encode(d->tok, s, line, len, 0, d->close_ids, len, &n);
+    tok_scratch_free(s);
+    if (r == 0 && n > SCHED_MAX_CLOSE_IDS)
+        r = -E2BIG;
+    if (r < 0)
+        return xerr_set(err, r, "[Text] ThinkingCloseText: found %zu bytes in %zu tokens: %s; expected UTF-8 text "
+                                "of at most %d tokens",
+                        strlen(text), n, strerror(-r), SCHED_MAX_CLOSE_IDS);
+    d->n_close = (uint32_t)n;
+    return 0;
+}
+
 static void set_defaults(struct sched_sampling *s, const struct model_generation *g) {
     *s = (struct sched_sampling){.temperature = 1.0f, .top_p = 1.0f, .repetition = 1.0f};
     if (!g)
@@ -154,7 +179,7 @@ static void set_defaults(struct sched_sampling *s, const struct model_generation
 static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
     bool is_script = strncmp(d->conf.model_path, "script:", 7) == 0;
     struct model_generation gen;
-    struct prep_model pm = {.think_open = UINT32_MAX, .think_close = UINT32_MAX};
+    struct prep_model pm = {.think_open = UINT32_MAX, .think_close = UINT32_MAX, .tool_open = UINT32_MAX};
     struct model_config *cfg = calloc(1, sizeof *cfg);
     struct stream_sink sink;
     int r = cfg ? 0 : xerr_set(err, -ENOMEM, "no memory to read the configuration of the model");
@@ -175,12 +200,17 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
             r = model_generation_read(d->info.model_dir, cfg, &gen, err);
         if (r == 0)
             r = make_vocab(d, cfg, err);
+        if (r == 0)
+            r = make_close(d, err);
         if (r < 0)
             goto out;
         set_defaults(&pm.defaults, &gen);
         engine_set_vocab(*ret, &d->vocab);
         pm.think_open = d->vocab.think_open;
         pm.think_close = d->vocab.think_close;
+        pm.tool_open = d->vocab.tool_open;
+        pm.close = d->close_ids;
+        pm.n_close = d->n_close;
     }
     if (r == 0)
         r = engine_load(*ret, on_progress, d, err);
@@ -200,6 +230,8 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
     pm.vocab_tokens = d->info.vocab_tokens;
     pm.context_tokens = d->info.context_tokens;
     pm.max_prompt_bytes = d->first_max_prompt_bytes;
+    pm.thinking_budget = d->conf.thinking_budget;
+    pm.loop_guard = d->conf.loop_guard == 1;
     atomic_store_explicit(&d->engine, *ret, memory_order_release);
     prep_set_model(d->prep, &pm);
 out:
@@ -246,5 +278,6 @@ void loader_done(struct daemon *d) {
     tok_free(d->tok);
     free(d->vocab_bytes);
     free(d->vocab_offsets);
+    free(d->close_ids);
     free(d->vocab_marks);
 }

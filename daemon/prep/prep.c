@@ -44,6 +44,7 @@ struct prep_req *prep_req_free(struct prep_req *r) {
     free(r->stops);
     free(r->bias);
     free(r->answer);
+    free(r->names);
     free(r->dec_mem);
     free(r->payload);
     free(r);

@@ -66,6 +66,7 @@ struct prep_req {
     struct stopstr_set *stop;
     struct sched_text *stops;
     struct sched_bias *bias;
+    uint32_t *names; /* ids of the tools that may be called, behind n + 1 offsets */
     bool thinking_open;
     uint32_t marks[4];
     /* The answer, when it shall be known again: sched.answer, with room for one id more than it takes, and what
@@ -110,11 +111,16 @@ struct prep_model {
     const struct chat *chat; /* NULL: the same */
     uint32_t vocab_tokens, context_tokens;
     uint32_t think_open, think_close; /* ids, UINT32_MAX = none */
+    uint32_t tool_open; /* the same */
     uint64_t max_prompt_bytes;
     struct sched_sampling defaults; /* of generation_config.json */
     const uint32_t *eos; /* of the output parser */
     size_t n_eos;
     struct turns *turns; /* set by prep_set_model from the options */
+    uint32_t thinking_budget;       /* of requests that say nothing of it; 0 = none */
+    bool loop_guard;                /* the same */
+    const uint32_t *close; /* what stands before the mark that closes a block of reasoning */
+    uint32_t n_close;
 };
 int prep_set_model(struct prep *p, const struct prep_model *m);
 void prep_set_max_prompt(struct prep *p, uint64_t bytes); /* io, on a reload */

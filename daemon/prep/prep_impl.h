@@ -25,6 +25,14 @@ struct prep_replay {
     uint32_t left; /* ids that may still be put in: a longer prompt is refused anyway */
 };
 void prep_replay_init(struct prep_replay *p, const struct prep_model *m, struct prep_scratch *s, uint32_t uid);
+/* prep_control.c. What the request says of calls: whether the model is shown tools at all and, when it names one,
+ * which (else -1); r->tools is then made. */
+int prep_choice(struct prep_req *r, bool *ret_tools, int *ret_only, struct xerr *err);
+/* r->tools: all, or the one. */
+int prep_tools(struct prep_req *r, int only, struct xerr *err);
+/* r->sched.control, after r->tools. */
+int prep_control(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct xerr *err);
+
 int prep_parser_new(const struct prep_model *m, struct prep_scratch *s);
 
 #endif

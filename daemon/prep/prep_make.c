@@ -196,7 +196,7 @@ static void make_answer(const struct prep_model *m, struct prep_req *r) {
 }
 
 static int from_messages(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r,
-                         bool with_tools, struct xerr *err) {
+                         bool with_tools, int only, struct xerr *err) {
     const struct reqdec_req *d = &r->dec;
     struct chat_build b;
     struct chat_req q = {0};
@@ -216,8 +216,8 @@ static int from_messages(const struct prep_model *m, struct prep_scratch *s, str
         b.tools[i] = str(d->tools[i]);
     q.msgs = b.msgs;
     q.n_msgs = d->n_msgs;
-    q.tools = b.tools;
-    q.n_tools = with_tools ? d->n_tools : 0;
+    q.tools = only < 0 ? b.tools : b.tools + only;
+    q.n_tools = !with_tools ? 0 : only < 0 ? d->n_tools : 1;
     chat_options(d, &q);
     if (m->turns) {
         prep_replay_init(&replay, m, s, r->uid);
@@ -264,20 +264,6 @@ static int from_tokens(const struct prep_model *m, struct prep_req *r, struct xe
     return 0;
 }
 
-static int check_choice(const struct reqdec_req *d, bool *ret_tools, struct xerr *err) {
-    *ret_tools = d->n_tools > 0;
-    if (!d->has_choice)
-        return 0;
-    if (d->choice.mode == GLMW_CHOICE_NONE)
-        *ret_tools = false;
-    if (d->choice.mode == GLMW_CHOICE_REQUIRED || d->choice.mode == GLMW_CHOICE_NAMED)
-        return xerr_set(err, -EOPNOTSUPP,
-                        "tool_choice: this daemon cannot force a tool call; use auto or none");
-    if (d->choice.flags & GLMW_CHOICE_ONE_CALL)
-        return xerr_set(err, -EOPNOTSUPP, "tool_choice: this daemon cannot limit an answer to one call");
-    return 0;
-}
-
 static int make_sampling(const struct prep_model *m, struct prep_req *r, struct xerr *err) {
     const struct glmw_sampling *in = &r->dec.sampling;
     uint32_t has = r->dec.has_sampling ? in->has : 0;
@@ -306,9 +292,6 @@ static int make_sampling(const struct prep_model *m, struct prep_req *r, struct 
     }
     if (has & GLMW_HAS_MIN_TOKENS)
         r->sched.min_tokens = in->min_tokens;
-    if (has & GLMW_HAS_THINKING_BUDGET)
-        return xerr_set(err, -EOPNOTSUPP,
-                        "thinking_budget: this daemon cannot close the reasoning of an answer");
     if (r->max_tokens && r->sched.min_tokens > r->max_tokens)
         return xerr_set(err, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
                         r->sched.min_tokens, r->max_tokens);
@@ -379,25 +362,12 @@ static int make_stops(struct prep_req *r, struct xerr *err) {
     return 0;
 }
 
-static int make_tools(struct prep_req *r, struct xerr *err) {
-    struct tstr *list = calloc(r->dec.n_tools, sizeof *list);
-    int ret;
-
-    if (!list)
-        return xerr_set(err, -ENOMEM, "no memory for %u tools", r->dec.n_tools);
-    for (uint32_t i = 0; i < r->dec.n_tools; i++)
-        list[i] = str(r->dec.tools[i]);
-    ret = outtools_new(list, r->dec.n_tools, &r->tools, err);
-    free(list);
-    return ret;
-}
-
 int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct xerr *err) {
     bool with_tools;
-    int ret = check_choice(&r->dec, &with_tools, err);
+    int only, ret = prep_choice(r, &with_tools, &only, err);
 
     if (ret == 0)
-        ret = r->dec.tokens ? from_tokens(m, r, err) : from_messages(m, s, r, with_tools, err);
+        ret = r->dec.tokens ? from_tokens(m, r, err) : from_messages(m, s, r, with_tools, only, err);
     if (ret < 0 || r->op != PREP_SUBMIT)
         return ret;
     if (r->n_ids >= m->context_tokens)
@@ -411,8 +381,10 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
         ret = make_bias(m, r, err);
     if (ret == 0)
         ret = make_stops(r, err);
-    if (ret == 0 && with_tools)
-        ret = make_tools(r, err);
+    if (ret == 0 && with_tools && !r->tools)
+        ret = prep_tools(r, -1, err);
+    if (ret == 0)
+        ret = prep_control(m, s, r, err);
     if (ret < 0)
         return ret;
     if (m->turns && !r->dec.tokens && !r->sched.ignore_eos && generates(&r->dec))

@@ -53,7 +53,7 @@ enum sched_tools {
 struct sched_control {
     bool has_budget;
     bool loop_guard;
-    bool one_call;       /* a second call cannot begin */
+    bool one_call;       /* the answer ends with its first call */
     bool tools_offered;  /* the parser knows tools: a call is a call and not text */
     uint8_t tools;       /* enum sched_tools */
     uint32_t budget;     /* reasoning tokens of the model's own choice; then the block is closed */

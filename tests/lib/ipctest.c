@@ -96,6 +96,7 @@ struct glmw_sampling ipc_sampling(void) {
         .n_alts = 5,
         .min_tokens = 3,
         .thinking_budget = 100,
+        .loop_guard = 1,
     };
 }
 

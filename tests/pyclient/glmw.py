@@ -84,9 +84,9 @@ def sampling(logprobs=False, **fields):
     """temperature, top_p, ...: names and bits as in glmw_sampling."""
     order = (("temperature", 1), ("top_p", 2), ("min_p", 4), ("repetition_penalty", 16), ("presence_penalty", 32),
              ("frequency_penalty", 64), ("top_k", 8), ("seed", 0x80), ("n_alts", 0x100), ("min_tokens", 0x200),
-             ("thinking_budget", 0x400))
+             ("thinking_budget", 0x400), ("loop_guard", 0x800))
     has = sum(bit for name, bit in order if name in fields)
-    return tlv(18, struct.pack("<III6fIQIIII", 64, has, int(logprobs), *(fields.get(name, 0) for name, _ in order), 0))
+    return tlv(18, struct.pack("<III6fIQIIII", 64, has, int(logprobs), *(fields.get(name, 0) for name, _ in order)))
 
 
 def stop(text):

@@ -136,6 +136,7 @@ START_TEST(every_option) {
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_ALTERNATIVES, 5), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_THINKING, 0), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_THINKING_BUDGET, 12), 0);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_LOOP_GUARD, 1), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_CLEAR_THINKING, 1), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_GENERATION_PROMPT, 0), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_DEADLINE_MS, 1500), 0);
@@ -175,6 +176,7 @@ START_TEST(every_option) {
     ck_assert_uint_eq(s->n_alts, 5);
     ck_assert_uint_eq(s->min_tokens, 3);
     ck_assert_uint_eq(s->thinking_budget, 12);
+    ck_assert_uint_eq(s->loop_guard, 1);
     ck_assert_uint_eq(d.q.chat.effort, GLMW_EFFORT_WORD);
     is(d.q.effort_word, "medium");
     ck_assert_uint_eq(d.q.chat.thinking, GLMW_OFF);
@@ -289,6 +291,7 @@ START_TEST(keys_and_ranges) {
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_IGNORE_EOS, 2), -ERANGE);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_QUIET, 2), -ERANGE);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_PARALLEL_CALLS, 2), -ERANGE);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_LOOP_GUARD, 2), -ERANGE);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_TOOL_CHOICE, 3), -ERANGE);
     ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_EFFORT, big, 33), -EMSGSIZE);
     ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_LABEL, big, 65), -EMSGSIZE);

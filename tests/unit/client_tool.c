@@ -308,8 +308,8 @@ START_TEST(options_reach_the_daemon) {
                          "18446744073709551615", "--top-p", "0.5", "--top-k", "3", "--min-p", "0.25",
                          "--repetition-penalty", "2", "--presence-penalty", "-1", "--frequency-penalty", "1",
                          "--min-tokens", "2", "--stop", "A", "--stop", "B", "--effort", "low", "--think",
-                         "off", "--thinking-budget", "7", "--ignore-eos", "--logprobs", "--alternatives", "2",
-                         "--deadline", "60000", "--system", "sys", "hi"),
+                         "off", "--thinking-budget", "7", "--loop-guard", "on", "--ignore-eos",
+                         "--logprobs", "--alternatives", "2", "--deadline", "60000", "--system", "sys", "hi"),
                      0);
     fakeserver_stop(&s);
     ck_assert_str_eq(p.out_text, "hi\n");

@@ -128,17 +128,17 @@ START_TEST(ids_out_of_range) {
 }
 END_TEST
 
-START_TEST(unsupported_wishes) {
+/* Wishes about calls that no answer could meet. */
+START_TEST(impossible_calls) {
+    static const char tool[] = "{\"name\": \"wx\"}";
     glmd_req *r = request_text(c, "x");
 
-    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_THINKING_BUDGET, 10), 0);
-    refused(r, -EOPNOTSUPP, "thinking_budget");
-    r = request_text(c, "x");
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_TOOL_CHOICE, GLMD_TOOL_CHOICE_REQUIRED), 0);
-    answer_submit(c, &a, r);
-    answers_wait(c, &a, 1, 10000);
-    ck_assert_int_lt(a.status, 0);
-    ck_assert_str_ne(a.error, "");
+    refused(r, -EBADMSG, "no tool is defined");
+    r = request_text(c, "x");
+    ck_assert_int_eq(glmd_req_tool(r, tool, strlen(tool)), 0);
+    ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_TOOL_NAME, "nx", 2), 0);
+    refused(r, -EINVAL, "\"nx\", which is none of the 1 tools");
 }
 END_TEST
 
@@ -250,7 +250,7 @@ int main(void) {
     tcase_add_test(tc, ten_megabyte_message);
     tcase_add_test(tc, sampling_out_of_range);
     tcase_add_test(tc, ids_out_of_range);
-    tcase_add_test(tc, unsupported_wishes);
+    tcase_add_test(tc, impossible_calls);
     tcase_add_test(tc, tool_that_is_no_object);
     tcase_add_test(tc, deadline_passes);
     tcase_add_test(tc, count_and_tokenize);

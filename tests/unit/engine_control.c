@@ -379,9 +379,7 @@ START_TEST(test_must_call) {
     ck_assert_uint_eq(forced(c, CONTROL_GO), 3);
     ck_assert_uint_eq(allowed(c), BIT(T_KEY) | BIT(T_NOCALL));
     q.control.one_call = true;
-    c = begin(&q, NULL, 0);
-    FEED(c, T_CALL, 0, 1, T_NOCALL);
-    ck_assert(banned(c, T_CALL) && !banned(c, T_EOS));
+    ck_assert_int_eq(FEED(begin(&q, NULL, 0), T_CALL, 0, 1, T_NOCALL), CONTROL_CALLED);
 }
 END_TEST
 
@@ -400,8 +398,12 @@ START_TEST(test_no_call_and_one_call) {
     ck_assert(!banned(c, T_CALL));
     FEED(c, T_CALL, 0);
     ck_assert(banned(c, T_CALL)); /* not inside of it either */
-    FEED(c, T_NOCALL);
-    ck_assert(banned(c, T_CALL));
+    ck_assert_int_eq(FEED(c, T_NOCALL), CONTROL_CALLED);
+    q.ignore_eos = true; /* goes on, without a second one, also not in reasoning */
+    q.in_reasoning = false;
+    c = begin(&q, NULL, 0);
+    ck_assert_int_eq(FEED(c, T_CALL, 0, T_NOCALL, 0), CONTROL_GO);
+    ck_assert(banned(c, T_CALL) && banned(c, T_EOS));
     FEED(c, T_THINK);
     ck_assert(banned(c, T_CALL));
 }
@@ -490,7 +492,7 @@ START_TEST(test_rules_through_engine) {
 
     engrun_open(&r, HEAD "request first 1\ntokens 5 6 7 8 9 10 4 34\n"
                          "request first 2\nlogits 0 7:5\nlogits 1 7:5 1:4 0:3\nlogits 2 7:5 34:4 3:2 36:1\n"
-                         "logits 3 8:5 36:1\nlogits 4 34:5 33:4\nlogits 5 32:5 34:4\n"
+                         "logits 3 8:5 36:1\nlogits 4 34:5 33:4\nlogits 5 32:5 4:4\n"
                          "request\nrepeat\ntokens 3 4 5\n",
                 NULL);
     engine_set_vocab(r.e, &vocab);

@@ -44,10 +44,10 @@ START_TEST(sampling_values) {
     SAMPLING(repetition_penalty, 9e-4f, -EINVAL, "repetition_penalty");
     SAMPLING(n_alts, 20, 0, "");
     SAMPLING(n_alts, 21, -EMSGSIZE, "alternatives");
-    SAMPLING(has, 0x800 | GLMW_HAS_ALL, -EOPNOTSUPP, "does not know");
+    SAMPLING(has, 0x1000 | GLMW_HAS_ALL, -EOPNOTSUPP, "does not know");
     SAMPLING(flags, 4, -EOPNOTSUPP, "does not know");
-    SAMPLING(zero, 1, -EBADMSG, "reserved");
-    for (unsigned bit = 0; bit < 11; bit++) /* a field without its bit must be 0 */
+    SAMPLING(loop_guard, 2, -EINVAL, "loop_guard");
+    for (unsigned bit = 0; bit < 12; bit++) /* a field without its bit must be 0 */
         SAMPLING(has, GLMW_HAS_ALL & ~(1u << bit), -EINVAL, "");
     /* sizes: the struct may grow by zeros only */
     SAMPLING(size, 60, -EBADMSG, "size word");

@@ -262,7 +262,7 @@ static struct field fields[] = {
     F(glmw_sampling, n_alts),
     F(glmw_sampling, min_tokens),
     F(glmw_sampling, thinking_budget),
-    F(glmw_sampling, zero),
+    F(glmw_sampling, loop_guard),
 };
 #define N_FIELDS (sizeof(fields) / sizeof(fields[0]))
 

@@ -38,6 +38,7 @@ static void setup(void) {
         .context_tokens = 500,
         .think_open = (uint32_t)tok_id(tok, "<think>"),
         .think_close = (uint32_t)tok_id(tok, "</think>"),
+        .tool_open = (uint32_t)tok_id(tok, "<tool_call>"),
         .max_prompt_bytes = 100000,
         .defaults = {.temperature = 0.75f, .top_p = 0.5f, .repetition = 1.0f},
     };
@@ -207,10 +208,18 @@ START_TEST(tools_and_choice) {
     static const char tool[] =
         "{\"type\": \"function\", \"function\": {\"name\": \"wx\", \"parameters\": {}}}";
     static struct tlvbuf t;
-    struct glmw_tlv_choice none = {.mode = GLMW_CHOICE_NONE}, must = {.mode = GLMW_CHOICE_REQUIRED};
+    struct glmw_tlv_choice none = {.mode = GLMW_CHOICE_NONE}, must = {.mode = GLMW_CHOICE_REQUIRED},
+                           named = {.mode = GLMW_CHOICE_NAMED, .flags = GLMW_CHOICE_ONE_CALL};
+    static char long_name[400];
+    struct prep_model bare = model;
+    const struct sched_names *names;
+    struct tok_scratch *ts;
+    uint32_t ids[16];
+    size_t n;
     struct prep_req *r;
     size_t len;
 
+    ck_assert_int_eq(tok_scratch_new(0, &ts), 0);
     t.len = 0;
     message(&t, GLMW_ROLE_USER, "x");
     tlv_text(&t, GLMW_TLV_TOOL_DEF, tool);
@@ -223,14 +232,97 @@ START_TEST(tools_and_choice) {
     tlv_put(&t, GLMW_TLV_TOOL_CHOICE, &none, sizeof none);
     r = decoded(&t);
     ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_uint_eq(r->sched.control.tools, SCHED_TOOLS_NONE);
     ck_assert_ptr_null(strstr(written(r), "wx"));
     ck_assert_ptr_null(r->tools);
     prep_req_free(r);
     t.len = len;
+    tlv_text(&t, GLMW_TLV_TOOL_DEF, "{\"name\": \"get_time\"}");
+    len = t.len;
     tlv_put(&t, GLMW_TLV_TOOL_CHOICE, &must, sizeof must);
     r = decoded(&t);
-    ck_assert_int_eq(prep_make(&model, scratch, r, &err), -EOPNOTSUPP);
-    ck_assert_ptr_nonnull(strstr(err.msg, "tool_choice"));
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_uint_eq(r->sched.control.tools, SCHED_TOOLS_MUST);
+    ck_assert(!r->sched.control.one_call);
+    names = &r->sched.control.names;
+    ck_assert_uint_eq(names->n, 2);
+    for (uint32_t i = 0; i < 2; i++) { /* as the model would write it */
+        const char *name = i ? "get_time" : "wx";
+
+        ck_assert_int_eq(tok_encode(tok, ts, name, strlen(name), 0, ids, 16, &n), 0);
+        ck_assert_uint_eq(n, names->offsets[i + 1] - names->offsets[i]);
+        ck_assert_mem_eq(ids, names->ids + names->offsets[i], n * sizeof *ids);
+    }
+    prep_req_free(r);
+    t.len = len; /* a named one is the only one the model sees */
+    tlv_put2(&t, GLMW_TLV_TOOL_CHOICE, 0, &named, sizeof named, "get_time", 8);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert_ptr_null(strstr(written(r), "\"wx\""));
+    ck_assert_ptr_nonnull(strstr(written(r), "{\"name\": \"get_time\"}"));
+    ck_assert_int_lt(outtools_find(r->tools, tstr_of("wx")), 0);
+    ck_assert_uint_eq(r->sched.control.names.n, 1);
+    ck_assert(r->sched.control.one_call);
+    prep_req_free(r);
+    bare.tool_open = UINT32_MAX;
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&bare, scratch, r, &err), -EOPNOTSUPP);
+    ck_assert_ptr_nonnull(strstr(err.msg, "use auto or none"));
+    prep_req_free(r);
+    memset(long_name, 'n', sizeof long_name);
+    memcpy(long_name, "{\"name\": \"", 10);
+    memcpy(long_name + sizeof long_name - 3, "\"}", 3);
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "x");
+    tlv_text(&t, GLMW_TLV_TOOL_DEF, long_name);
+    tlv_put(&t, GLMW_TLV_TOOL_CHOICE, &must, sizeof must);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "at most 256"));
+    prep_req_free(r);
+    tok_scratch_free(ts);
+}
+END_TEST
+
+START_TEST(budget_and_guard) {
+    static struct tlvbuf t;
+    static const uint32_t close[2] = {300, 301};
+    struct glmw_sampling s = {.size = sizeof s, .has = GLMW_HAS_THINKING_BUDGET | GLMW_HAS_LOOP_GUARD};
+    struct prep_model m = model;
+    struct prep_req *r;
+    size_t len;
+
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "x");
+    len = t.len;
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&m, scratch, r, &err), 0);
+    ck_assert(!r->sched.control.has_budget && !r->sched.control.loop_guard && !r->sched.control.n_close);
+    prep_req_free(r);
+    m.thinking_budget = 70;
+    m.loop_guard = true;
+    m.close = close;
+    m.n_close = 2;
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&m, scratch, r, &err), 0);
+    ck_assert(r->sched.control.has_budget && r->sched.control.loop_guard);
+    ck_assert_uint_eq(r->sched.control.budget, 70);
+    ck_assert_uint_eq(r->sched.control.n_close, 2);
+    prep_req_free(r);
+    tlv_put(&t, GLMW_TLV_SAMPLING, &s, sizeof s);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&m, scratch, r, &err), 0);
+    ck_assert(r->sched.control.has_budget && !r->sched.control.loop_guard);
+    ck_assert_uint_eq(r->sched.control.budget, 0);
+    prep_req_free(r);
+    s.thinking_budget = 5;
+    s.loop_guard = 1;
+    t.len = len;
+    tlv_put(&t, GLMW_TLV_SAMPLING, &s, sizeof s);
+    r = decoded(&t);
+    ck_assert_int_eq(prep_make(&model, scratch, r, &err), 0);
+    ck_assert(r->sched.control.has_budget && r->sched.control.loop_guard);
+    ck_assert_uint_eq(r->sched.control.budget, 5);
     prep_req_free(r);
 }
 END_TEST
@@ -418,6 +510,7 @@ int main(void) {
     tcase_add_test(tc, markers_typed_by_users_are_text);
     tcase_add_test(tc, settings_and_defaults);
     tcase_add_test(tc, tools_and_choice);
+    tcase_add_test(tc, budget_and_guard);
     tcase_add_test(tc, token_prompts);
     tcase_add_test(tc, refusals_say_why);
     tcase_add_test(tc, marks_are_where_messages_begin);
