@@ -134,9 +134,12 @@ static void payload_done(glmd_conn *c, struct cl_live *l) {
     l->has_payload = false;
 }
 
-static void take_usage(struct cl_live *l, const struct glmw_rec *r) {
+/* False: a number that no daemon writes. */
+static bool take_usage(struct cl_live *l, const struct glmw_rec *r) {
     struct glmw_usage u;
     memcpy(&u, r, sizeof u);
+    if (u.time_shift > 32)
+        return false;
     l->usage = (struct glmd_usage){.size = sizeof l->usage,
                                    .prompt_tokens = u.prompt_tokens,
                                    .cached_tokens = u.cached_tokens,
@@ -144,10 +147,13 @@ static void take_usage(struct cl_live *l, const struct glmw_rec *r) {
                                    .reasoning_tokens = u.reasoning_tokens,
                                    .drafted_tokens = u.drafted_tokens,
                                    .accepted_tokens = u.accepted_tokens,
-                                   .queued_ns = u.queued_ns,
-                                   .prefill_ns = u.prefill_ns,
-                                   .decode_ns = u.decode_ns};
+                                   .queued_ns = (uint64_t)u.queued << u.time_shift,
+                                   .prefill_ns = (uint64_t)u.prefill << u.time_shift,
+                                   .decode_ns = (uint64_t)u.decode << u.time_shift,
+                                   .longest_gap_ns = (uint64_t)u.longest_gap << u.time_shift,
+                                   .tier_tokens = u.tier_tokens};
     l->has_usage = true;
+    return true;
 }
 
 /* The tag is free from here on; its entry stays readable until the caller gives its events back. */
@@ -265,7 +271,8 @@ static enum taken take_tagged(glmd_conn *c, const struct glmw_rec *r, struct cl_
     case GLMW_REC_TOOL:
         return take_tool(c, r, e);
     case GLMW_REC_USAGE:
-        take_usage(l, r);
+        if (!take_usage(l, r))
+            return broken(c, r, "unit of time");
         return TAKEN_NOTHING;
     case GLMW_REC_END:
         return take_end(c, r, l, e);

@@ -434,6 +434,9 @@ struct glmd_usage {
     uint64_t queued_ns;
     uint64_t prefill_ns;
     uint64_t decode_ns;
+    uint64_t longest_gap_ns; /* between two tokens */
+    uint32_t tier_tokens;    /* of the cached ones, read back from disk */
+    uint32_t reserved2;
 };
 
 /* Filled by glmd_next(); fields that do not belong to the type are 0, NULL or NaN, and token is

@@ -566,7 +566,7 @@ GLMW_AT(glmw_ids, id, 16);
 struct glmw_usage {
     uint8_t type;
     uint8_t version; /* a higher version keeps the meaning of every field of a lower one */
-    uint16_t flags;
+    uint16_t time_shift; /* 0 to 32: the times below are in units of 2^time_shift ns */
     uint32_t seq;
     uint64_t tag;
     uint32_t prompt_tokens;
@@ -575,22 +575,20 @@ struct glmw_usage {
     uint32_t reasoning_tokens;  /* of completion_tokens */
     uint32_t drafted_tokens;
     uint32_t accepted_tokens;   /* of drafted_tokens */
-    uint64_t queued_ns;         /* from receipt to the first prefill step */
-    uint64_t prefill_ns;        /* from there to the first sample */
-    uint64_t decode_ns;         /* from there to the last sample */
+    uint32_t tier_tokens;       /* of cached_tokens, read back from the tier below the memory */
+    uint32_t zero;
+    uint32_t queued;            /* from receipt to the first prefill step */
+    uint32_t prefill;           /* from there to the first sample */
+    uint32_t decode;            /* from there to the last sample */
+    uint32_t longest_gap;       /* between two samples */
 };
 GLMW_SIZE(glmw_usage, 64);
 GLMW_AT(glmw_usage, version, 1);
 GLMW_AT(glmw_usage, tag, 8);
 GLMW_AT(glmw_usage, prompt_tokens, 16);
-GLMW_AT(glmw_usage, cached_tokens, 20);
-GLMW_AT(glmw_usage, completion_tokens, 24);
-GLMW_AT(glmw_usage, reasoning_tokens, 28);
-GLMW_AT(glmw_usage, drafted_tokens, 32);
-GLMW_AT(glmw_usage, accepted_tokens, 36);
-GLMW_AT(glmw_usage, queued_ns, 40);
-GLMW_AT(glmw_usage, prefill_ns, 48);
-GLMW_AT(glmw_usage, decode_ns, 56);
+GLMW_AT(glmw_usage, tier_tokens, 40);
+GLMW_AT(glmw_usage, queued, 48);
+GLMW_AT(glmw_usage, longest_gap, 60);
 
 /* Record slots the daemon keeps back for every live tag: ERROR, USAGE and END always fit. */
 #define GLMW_RESERVED_RECS 3u

@@ -135,8 +135,10 @@ void ctl_json_usage(struct ctl_buf *b, const struct glmd_usage *u, const struct 
                 u->reasoning_tokens);
     ctl_buf_fmt(b,
                 ",\"drafted_tokens\":%" PRIu32 ",\"accepted_tokens\":%" PRIu32 ",\"queued_ns\":%" PRIu64
-                ",\"prefill_ns\":%" PRIu64 ",\"decode_ns\":%" PRIu64,
-                u->drafted_tokens, u->accepted_tokens, u->queued_ns, u->prefill_ns, u->decode_ns);
+                ",\"prefill_ns\":%" PRIu64 ",\"decode_ns\":%" PRIu64 ",\"longest_gap_ns\":%" PRIu64
+                ",\"tier_tokens\":%" PRIu32,
+                u->drafted_tokens, u->accepted_tokens, u->queued_ns, u->prefill_ns, u->decode_ns, u->longest_gap_ns,
+                u->tier_tokens);
     ctl_buf_str(b, ",\"first_token_ms\":");
     number(b, ctl_first_token_ms(t));
     ctl_buf_str(b, ",\"tokens_per_second\":");

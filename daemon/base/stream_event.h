@@ -53,6 +53,7 @@ struct stream_progress {
 struct stream_usage {
     uint32_t prompt, cached, completion, reasoning; /* tokens */
     uint32_t drafted, accepted;
+    uint32_t tier; /* of cached, read back from the tier below the memory */
     bool budget_closed, loop_closed; /* who closed the reasoning or, for the latter, ended the answer */
     uint64_t queued_ns, prefill_ns, decode_ns; /* engine's clock */
     uint64_t longest_gap_ns;                   /* between two tokens */

@@ -463,6 +463,20 @@ static void end_given_up(struct emit_stream *s) {
     set_end_error(s, -ETIMEDOUT, "nobody read the answer for too long; the rest of it was dropped");
 }
 
+/* Four times of any length in 32 bits each: what is lost is less than 2^-31 of the longest. */
+static void set_times(struct glmw_usage *w, const struct stream_usage *u) {
+    uint64_t all = u->queued_ns | u->prefill_ns | u->decode_ns | u->longest_gap_ns;
+    uint16_t shift = 0;
+
+    while (all >> shift > UINT32_MAX && !FAULT(emit_times_cut))
+        shift++;
+    w->time_shift = shift;
+    w->queued = (uint32_t)(u->queued_ns >> shift);
+    w->prefill = (uint32_t)(u->prefill_ns >> shift);
+    w->decode = (uint32_t)(u->decode_ns >> shift);
+    w->longest_gap = (uint32_t)(u->longest_gap_ns >> shift);
+}
+
 static void take_end(struct emit_stream *s, const struct stream_event *ev) {
     const struct stream_usage *u = &ev->u.usage;
     const char *why;
@@ -488,9 +502,8 @@ static void take_end(struct emit_stream *s, const struct stream_event *ev) {
     s->usage.reasoning_tokens = u->reasoning;
     s->usage.drafted_tokens = u->drafted;
     s->usage.accepted_tokens = u->accepted;
-    s->usage.queued_ns = u->queued_ns;
-    s->usage.prefill_ns = u->prefill_ns;
-    s->usage.decode_ns = u->decode_ns;
+    s->usage.tier_tokens = u->tier;
+    set_times(&s->usage, u);
     why = why_ended(s, ev);
     if (why)
         set_end_error(s, s->end.status, why);

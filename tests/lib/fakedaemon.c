@@ -244,9 +244,13 @@ void fake_usage(struct fake *f, uint64_t tag, uint32_t prompt, uint32_t completi
                            .tag = tag,
                            .prompt_tokens = prompt,
                            .completion_tokens = completion,
-                           .queued_ns = 1000,
-                           .prefill_ns = 2000,
-                           .decode_ns = 3000};
+                           .cached_tokens = prompt / 2,
+                           .tier_tokens = prompt / 3,
+                           .time_shift = 2,
+                           .queued = 250,
+                           .prefill = 500,
+                           .decode = 750,
+                           .longest_gap = UINT32_MAX};
     fake_put(f, &u);
 }
 

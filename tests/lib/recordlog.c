@@ -88,7 +88,7 @@ static struct glmw_rec bare(const struct glmw_rec *r) {
     switch (r->type) {
     case GLMW_REC_USAGE:
         memcpy(&u, &b, sizeof u);
-        u.queued_ns = u.prefill_ns = u.decode_ns = 0;
+        u.queued = u.prefill = u.decode = u.longest_gap = u.time_shift = 0;
         memcpy(&b, &u, sizeof u);
         break;
     case GLMW_REC_ACCEPTED:

@@ -35,8 +35,8 @@ Limits = collections.namedtuple("Limits", "max_live max_context max_output vocab
 Welcome = collections.namedtuple("Welcome", "wire state features generation conn_id u_bytes d_bytes sq_off pay_off "
                                             "tq_off txt_off sq_log2 tq_log2 pay_log2 txt_log2 zero limits model")
 Record = collections.namedtuple("Record", "type channel flags seq tag token logprob text_off text_len n_alts t_ns u")
-Usage = collections.namedtuple("Usage", "prompt cached completion reasoning drafted accepted queued_ns prefill_ns "
-                                        "decode_ns")
+Usage = collections.namedtuple("Usage", "prompt cached completion reasoning drafted accepted tier "
+                                        "queued_ns prefill_ns decode_ns longest_gap_ns")
 Final = collections.namedtuple("Final", "status reason detail prompt cached completion accepted token")
 
 
@@ -409,7 +409,9 @@ class Client:
             return r._replace(u=list(struct.unpack_from("<12I", raw, 16))), b""
         if r.type == USAGE:
             rule(r.channel >= 1, "USAGE version")
-            return r._replace(u=Usage(*struct.unpack_from("<6IQQQ", raw, 16))), b""
+            shift, n = r.flags, struct.unpack_from("<12I", raw, 16)
+            rule(shift <= 32 and not raw[44:48].strip(b"\0"), f"USAGE with time_shift {shift}")
+            return r._replace(u=Usage(*n[:7], *(t << shift for t in n[8:]))), b""
         return r, self.text_of(r)
 
     def text_of(self, r):

@@ -50,7 +50,12 @@ START_TEST(one_answer) {
     ck_assert_ptr_nonnull(e.usage);
     ck_assert_uint_eq(e.usage->prompt_tokens, 13);
     ck_assert_uint_eq(e.usage->completion_tokens, 3);
+    ck_assert_uint_eq(e.usage->cached_tokens, 6);
+    ck_assert_uint_eq(e.usage->tier_tokens, 4);
+    ck_assert_uint_eq(e.usage->queued_ns, 1000);
+    ck_assert_uint_eq(e.usage->prefill_ns, 2000);
     ck_assert_uint_eq(e.usage->decode_ns, 3000);
+    ck_assert_uint_eq(e.usage->longest_gap_ns, (uint64_t)UINT32_MAX << 2);
     ct_none(c);
     ck_assert_int_eq(glmd_dispatch(c), 0);
     ck_assert_int_eq(ct_readable(c, 0), 0);

@@ -106,6 +106,42 @@ START_TEST(end_comes_after_the_text) {
 END_TEST
 
 /* Long pieces of text through the smallest arena, read late: every byte as it was. */
+/* Times of any length: exact while all fit into 32 bits, else in a coarser unit, never cut. */
+START_TEST(times_of_any_length) {
+    static const uint64_t queued[] = {0, 4294967295u, 4294967296u, 36000000000123u, UINT64_MAX};
+    struct et_client c;
+
+    et_begin(8, false);
+    et_open(&c, 6, 16);
+    for (unsigned i = 0; i < sizeof queued / sizeof *queued; i++) {
+        struct stream_id id = et_accept(&c, 5 + i, 0, false);
+        struct stream_event ev = et_end(id, STREAM_END_LENGTH, 0);
+        struct glmw_usage u = {0};
+        struct glmw_rec r;
+        uint64_t back;
+
+        ev.u.usage.queued_ns = queued[i];
+        ev.u.usage.prefill_ns = 7;
+        ev.u.usage.longest_gap_ns = 12345;
+        ev.u.usage.cached = 3;
+        ev.u.usage.tier = 2;
+        et_sink.publish(et_sink.ctx, &ev, 1);
+        while (et_take(&c, &r))
+            if (r.type == GLMW_REC_USAGE)
+                memcpy(&u, &r, sizeof u);
+        back = (uint64_t)u.queued << u.time_shift;
+        ck_assert_uint_le(back, queued[i]);
+        ck_assert_uint_le(queued[i] - back, queued[i] >> 31);
+        ck_assert(queued[i] > UINT32_MAX || (u.time_shift == 0 && u.prefill == 7 && u.longest_gap == 12345));
+        ck_assert_uint_eq((uint64_t)u.longest_gap << u.time_shift, (uint64_t)12345 >> u.time_shift << u.time_shift);
+        ck_assert_uint_eq(u.cached_tokens, 3);
+        ck_assert_uint_eq(u.tier_tokens, 2);
+    }
+    et_close(&c);
+    et_finish();
+}
+END_TEST
+
 START_TEST(text_is_not_overwritten) {
     static char want[1 << 20], got[1 << 20];
     static const char word[] = "The quick brown fox jumps over the lazy dog. ";
@@ -522,6 +558,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, last_words_fit);
     tcase_add_test(tc, end_comes_after_the_text);
+    tcase_add_test(tc, times_of_any_length);
     tcase_add_test(tc, text_is_not_overwritten);
     tcase_add_test(tc, text_of_unread_records_stays);
     tcase_add_test(tc, region_d_is_never_read_back);
