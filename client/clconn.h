@@ -153,7 +153,7 @@ struct cl_payload {
     uint32_t deadline_ms;
     bool quiet;
     bool keep;
-    bool background;
+    bool background, no_cache;
 };
 /* Finishes the encoding; the parts are borrowed from r. */
 int cl_req_seal(glmd_req *r, struct cl_payload *ret);

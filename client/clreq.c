@@ -43,7 +43,7 @@ struct glmd_req {
     uint32_t max_tokens;
     uint32_t deadline_ms;
     bool quiet;
-    bool background;
+    bool background, no_cache;
     bool keep;
 };
 
@@ -322,6 +322,11 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
             return -ERANGE;
         r->background = value == 1;
         return 0;
+    case GLMD_KEY_NO_CACHE:
+        if (value > 1)
+            return -ERANGE;
+        r->no_cache = value == 1;
+        return 0;
     case GLMD_KEY_KEEP:
         if (value > 1)
             return -ERANGE;
@@ -488,6 +493,7 @@ int cl_req_seal(glmd_req *r, struct cl_payload *ret) {
         .quiet = r->quiet,
         .keep = r->keep,
         .background = r->background,
+        .no_cache = r->no_cache,
     };
     return 0;
 }

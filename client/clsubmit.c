@@ -96,7 +96,8 @@ static int can_submit(glmd_conn *c, uint64_t bytes, bool *ret_bulk) {
 static uint8_t flags_of(uint8_t opcode, const struct cl_payload *p) {
     return (uint8_t)((p->quiet ? GLMW_ENT_QUIET : 0) |
                      (p->keep && opcode == GLMW_OP_SUBMIT ? GLMW_ENT_KEEP : 0) |
-                     (p->background && opcode == GLMW_OP_SUBMIT ? GLMW_ENT_BACKGROUND : 0));
+                     (p->background && opcode == GLMW_OP_SUBMIT ? GLMW_ENT_BACKGROUND : 0) |
+                     (p->no_cache && opcode == GLMW_OP_SUBMIT ? GLMW_ENT_NO_CACHE : 0));
 }
 
 /* The daemon is watched from now on. */

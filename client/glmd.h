@@ -299,6 +299,7 @@ enum glmd_key {
     GLMD_KEY_KEEP = 17,              /* 0 or 1: the answer outlives the connection, see glmd_resume() */
     GLMD_KEY_LOOP_GUARD = 18,        /* 0 or 1: an answer that repeats itself is stopped */
     GLMD_KEY_BACKGROUND = 19,        /* 0 or 1: requests without it go first */
+    GLMD_KEY_NO_CACHE = 20,          /* 0 or 1: reads the whole prompt, keeps nothing of it for later ones */
     /* glmd_req_set_f64 */
     GLMD_KEY_TEMPERATURE = 64, /* 0: always the likeliest token */
     GLMD_KEY_TOP_P = 65,

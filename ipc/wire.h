@@ -389,7 +389,8 @@ enum glmw_op {
 #define GLMW_ENT_QUIET 0x02u /* no PROGRESS records */
 #define GLMW_ENT_KEEP  0x04u /* SUBMIT: keep the stream for RESUME */
 #define GLMW_ENT_BACKGROUND 0x08u /* SUBMIT: others go first */
-#define GLMW_ENT_FLAGS 0x0fu
+#define GLMW_ENT_NO_CACHE 0x10u /* SUBMIT: find nothing in the prefix cache, leave nothing there */
+#define GLMW_ENT_FLAGS 0x1fu
 
 struct glmw_entry {
     uint8_t opcode;

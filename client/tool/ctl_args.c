@@ -61,6 +61,7 @@ static const struct opt table[] = {
      "the N likeliest tokens beside each (shown with --json)"},
     {"deadline", "MS", ASK, K_U64, GLMD_KEY_DEADLINE_MS, "give up after so many milliseconds"},
     {"background", NULL, ASK, K_SET_FLAG, GLMD_KEY_BACKGROUND, "requests of others go first"},
+    {"no-cache", NULL, ASK, K_SET_FLAG, GLMD_KEY_NO_CACHE, "read the whole prompt, keep nothing of it"},
     {"keep", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_KEEP,
      "the answer outlives this program: glmctl resume goes on with it"},
     {"help", NULL, ANY, K_FLAG, O_HELP, "this text"},

@@ -36,6 +36,7 @@ struct conf_quota {
     uint64_t kv_tokens_per_uid;
     uint32_t submit_rate; /* a second */
     uint32_t weight;      /* of the user's share */
+    uint32_t cache_group; /* 0 = the user's own */
 };
 
 /* [Quota uid:NAME] or [Quota gid:NAME]: the keys of [Quota] that differ for one user or group. */
@@ -65,6 +66,9 @@ struct conf {
     uint32_t target_gap_ms;
     uint32_t max_queued;          /* 0 = what max_requests leaves */
     uint32_t background_wait_sec; /* 0 = no limit */
+
+    uint32_t cache_slots;
+    uint64_t cache_bytes; /* 0 = no limit */
 
     char socket_path[CONF_PATH_MAX];
     char socket_group[64];

@@ -57,6 +57,15 @@ const struct conf_row conf_rows[] = {
      .doc = "A background request that has waited for this time counts as any other until it has run for as long. 0 "
             "lets it wait as long as there are others."},
 
+    {"Cache", "Slots", CONF_T_U32, AT(cache_slots), .def = "32", .min = 0, .max = 65536,
+     .doc = "States of the model that are kept beside those of running requests: for requests that are set aside, and "
+            "so that prompts which begin like an earlier one begin where that one was read. A request leaves at most "
+            "four, and one more every 16384 tokens of its prompt. Fewer are made when they would take more than a "
+            "quarter of the memory. 0 keeps none."},
+    {"Cache", "MaxBytes", CONF_T_BYTES, AT(cache_bytes), .def = "0", .min = 0, .max = 1024 * G,
+     .doc = "Most that kept beginnings of prompts may hold, states and pages together. 0 is no limit but what running "
+            "requests leave: they come first."},
+
     {"IPC", "Socket", CONF_T_PATH, AT(socket_path), .def = "/run/glmd/glmd.sock",
      .doc = "Path of the listening socket. Not used when the service manager passes the socket. A daemon "
             "started by an ordinary user without this key uses $XDG_RUNTIME_DIR/glmd/glmd.sock."},
@@ -135,6 +144,9 @@ const struct conf_row conf_rows[] = {
      .doc = "Cache of one user's running requests in tokens, prompt and longest answer together. Further requests "
             "wait until the user's own have ended; one that needs more by itself ends with an error. A request "
             "that states no longest answer gets what the limit leaves. 0 is no limit."},
+    {"Quota", "CacheGroup", CONF_T_U32, AT(quota.cache_group), .def = "0", .min = 0, .max = UINT32_MAX, .reload = true,
+     .doc = "Users with the same number find what each other's prompts left in the cache, and can tell by the time it "
+            "takes what others have asked. 0 shares with nobody. Meant for [Quota uid:NAME] and [Quota gid:NAME]."},
     {"Quota", "SubmitRateLimit", CONF_T_U32, AT(quota.submit_rate), .def = "10000", .min = 0, .max = 1000000,
      .reload = true, .zero_is_none = true,
      .doc = "Requests a second of one user; what was not used in the last second may come at once. Further ones "

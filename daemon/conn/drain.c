@@ -100,7 +100,7 @@ static const char *entry_fault(const struct conn *c, const struct glmw_entry *e)
     if (e->opcode == GLMW_OP_RESUME)
         return has_more_than_resume(e) ? "a submission entry with fields that its operation does not have"
                                        : NULL;
-    if (e->flags & (GLMW_ENT_KEEP | GLMW_ENT_BACKGROUND) && e->opcode != GLMW_OP_SUBMIT)
+    if (e->flags & (GLMW_ENT_KEEP | GLMW_ENT_BACKGROUND | GLMW_ENT_NO_CACHE) && e->opcode != GLMW_OP_SUBMIT)
         return "a submission entry with a flag that its operation does not have";
     if (e->flags & GLMW_ENT_BULK && e->payload_len)
         return "a submission entry with a bulk object and a payload in one";

@@ -147,6 +147,8 @@ static int accept_request(struct conn *c, const struct glmw_entry *e, struct req
     p->kv_quota = c->quota.kv_tokens_per_uid;
     p->weight = c->quota.weight;
     p->background = e->flags & GLMW_ENT_BACKGROUND;
+    p->no_cache = e->flags & GLMW_ENT_NO_CACHE;
+    p->cache_group = c->quota.cache_group;
     p->quiet = a.quiet;
     p->max_tokens = e->max_tokens;
     p->received_ns = clock_now_ns();

@@ -60,6 +60,8 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .prefill_tokens = c->prefill_tokens,
         .target_gap_ms = c->target_gap_ms,
         .max_queued = c->max_queued,
+        .cache_slots = c->cache_slots,
+        .cache_bytes = c->cache_bytes,
         .patience_ms = c->background_wait_sec * 1000,
         .park_ms = c->park_timeout_sec * 1000,
         .keep_free_bytes = c->keep_free_bytes,

@@ -44,7 +44,8 @@ struct prep_req {
     struct sched_usage *usage; /* of the user */
     uint64_t queued_quota, kv_quota; /* tokens of the user; 0 = no limit */
     uint32_t weight;                 /* of the user */
-    bool quiet, background;
+    bool quiet, background, no_cache;
+    uint32_t cache_group;            /* users with the same one share the prefix cache; 0 = nobody */
     uint32_t max_tokens; /* 0 = no wish */
     uint64_t received_ns, deadline_ns;
     _Atomic bool cancelled;

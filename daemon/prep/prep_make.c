@@ -399,6 +399,8 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
     r->sched.kv_quota = r->kv_quota;
     r->sched.weight = r->weight;
     r->sched.background = r->background;
+    r->sched.no_cache = r->no_cache;
+    r->sched.share = r->cache_group;
     /* whoever states no longest answer gets what the quota leaves, not a refusal */
     if (!r->max_tokens && r->kv_quota > r->n_ids && r->kv_quota < m->context_tokens)
         r->sched.max_tokens = (uint32_t)(r->kv_quota - r->n_ids);

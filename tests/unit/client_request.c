@@ -144,6 +144,8 @@ START_TEST(every_option) {
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_QUIET, 1), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_BACKGROUND, 2), -ERANGE);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_BACKGROUND, 1), 0);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_NO_CACHE, 2), -ERANGE);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_NO_CACHE, 1), 0);
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_PARALLEL_CALLS, 0), 0);
     ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_TOOL_NAME, S("wx")), 0);
     ck_assert_int_eq(glmd_req_tool(r, S("{}")), 0);
@@ -159,7 +161,7 @@ START_TEST(every_option) {
     ck_assert_int_eq(glmd_req_bias(r, 8, 100), 0);
     ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
     decode_ok(&f, &d);
-    ck_assert_uint_eq(d.e.flags, GLMW_ENT_QUIET | GLMW_ENT_BACKGROUND);
+    ck_assert_uint_eq(d.e.flags, GLMW_ENT_QUIET | GLMW_ENT_BACKGROUND | GLMW_ENT_NO_CACHE);
     ck_assert_uint_eq(d.e.max_tokens, 77);
     ck_assert_uint_eq(d.e.deadline_ms, 1500);
     ck_assert_uint_eq(d.e.session, 1ull << 40);
