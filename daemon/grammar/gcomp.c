@@ -82,7 +82,7 @@ int gcomp_fail(struct gcomp *c, int code, struct tstr at, const char *fmt, ...) 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return xerr_set(c->err, code, "%s at %.*s%s: %s", c->what, b.n ? (int)b.n : 6, b.n ? where : "its top",
+    return xerr_set(c->err, code, "%s at %.*s%s: %s", c->what, b.n ? (int)b.n : 7, b.n ? where : "its top",
                     b.err ? "…" : "", text);
 }
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the tests of the grammar room: generated vocabularies. One thread. */
+/* Shared by the tests of the grammar room: generated vocabularies, random schemas and documents, a
+ * validator to compare with. One thread. */
 #ifndef GLMD_TEST_GRAMTEST_H
 #define GLMD_TEST_GRAMTEST_H
+
+#include <jansson.h>
 
 #include "grammar.h"
 #include "texttest.h"
@@ -39,5 +42,18 @@ void gt_vocab_done(struct gt_vocab *v);
 uint32_t gt_token(const struct gt_vocab *v, const char *text, size_t n); /* UINT32_MAX: none */
 /* Pieces text into tokens: a random one of those that fit, longer ones more often. Returns how many. */
 size_t gt_pieces(const struct gt_vocab *v, struct texttest_rng *r, const char *text, size_t n, uint32_t *ret);
+
+/* gramjson.c, gramtext.c: a validator on jansson's tree and libpcre2, without anything of the code under
+ * test. */
+bool gt_valid(const json_t *schema, const json_t *value); /* references are looked up in schema itself */
+json_t *gt_random_schema(struct texttest_rng *r); /* inside the subset, but perhaps without a finite text */
+/* A random valid value, NULL when none was found. */
+json_t *gt_random_value(struct texttest_rng *r, const json_t *schema);
+/* Text of a value as the grammar lets it through: random blanks; escapes: of 100 characters so many are
+ * escaped that need not be. */
+char *gt_write(struct texttest_rng *r, const json_t *value, unsigned escapes, size_t *ret_n);
+json_t *gt_read(const char *text,
+                size_t n);       /* numbers too long for jansson are cut; NULL when it is no JSON */
+const char *gt_name(uint32_t i); /* of the names random schemas declare; NULL behind the last */
 
 #endif
