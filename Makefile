@@ -81,7 +81,8 @@ inc_daemon/grammar := daemon/grammar daemon/text daemon/base
 inc_daemon/sched   := daemon/sched daemon/base
 inc_daemon/cache   := daemon/cache daemon/mem daemon/base kernels
 inc_daemon/spill   := daemon/spill daemon/loop daemon/base
-inc_daemon/engine  := daemon/engine daemon/cache daemon/spill daemon/sched daemon/model daemon/mem daemon/base kernels
+inc_daemon/engine  := daemon/engine daemon/cache daemon/spill daemon/grammar daemon/sched daemon/model daemon/mem \
+                      daemon/base kernels
 inc_daemon/conn    := daemon/conn daemon/loop daemon/prep daemon/emit daemon/sched daemon/base ipc
 inc_daemon/prep    := daemon/prep daemon/text daemon/sched daemon/base ipc
 inc_daemon/emit    := daemon/emit daemon/text daemon/base ipc

@@ -449,6 +449,8 @@ static const char *why_ended(const struct emit_stream *s, const struct stream_ev
     case -ENODATA:
         return "what this answer may not or must say left no token to choose: see its logit biases, its schema and "
                "its tools";
+    case -EBADMSG:
+        return "a token came that the schema does not allow: an error of the daemon";
     default:
         return "the engine ended the request";
     }

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "grammar.h"
+
 enum { ROOM_PART = 4, ROOM_MOST = 1024 };
 
 uint32_t control_limit(uint32_t n_ids, uint32_t max_tokens, uint32_t context_tokens) {
@@ -119,6 +121,29 @@ static bool must_call(const struct control *c) {
     return c->rules->tools == SCHED_TOOLS_MUST && !c->n_calls_done;
 }
 
+static bool must_name(const struct control *c) {
+    return must_call(c) && !c->rules->grammar;
+}
+
+static bool in_call(const struct control *c) {
+    return c->where != CONTROL_CONTENT && c->where != CONTROL_REASONING;
+}
+
+/* The grammar alone says what may come next, the end included. */
+static bool is_ruled(const struct control *c) {
+    if (!c->rules->grammar)
+        return false;
+    if (c->rules->tools == SCHED_TOOLS_MUST)
+        return c->where != CONTROL_REASONING || FAULT(control_grammar_early);
+    return c->where == CONTROL_CONTENT || (c->where == CONTROL_REASONING && FAULT(control_grammar_early));
+}
+
+/* Calls instead of the text that the grammar describes, before it begins. */
+static bool may_call(const struct control *c) {
+    return c->rules->tools == SCHED_TOOLS_FREE && c->rules->tools_offered && !c->began &&
+           !(c->rules->one_call && c->n_calls);
+}
+
 static bool name_lives(const struct control *c, uint32_t i) {
     return c->names[i / 64] >> i % 64 & 1;
 }
@@ -164,12 +189,25 @@ static uint32_t name_forced(const struct control *c) {
     return only;
 }
 
-static void allow(uint32_t *words, uint32_t n_vocab, uint32_t id) {
-    if (id < n_vocab)
+static void allow(uint32_t *words, uint32_t n_words, uint32_t id) {
+    if (id / 32 < n_words)
         words[id / 32] |= 1u << id % 32;
 }
 
-void control_mask(const struct control *c, uint32_t *words, uint32_t n_vocab) {
+static void grammar_allow(const struct control *c, uint32_t *words, uint32_t n_words) {
+    (void)grammar_mask(c->rules->grammar, c->work, c->state, words, n_words);
+    if (!may_call(c))
+        return;
+    allow(words, n_words, c->vocab->tool_open);
+    for (uint32_t i = 0; i < c->vocab->n_stop_ids && c->n_calls_done; i++)
+        allow(words, n_words, c->vocab->stop_ids[i]);
+}
+
+void control_mask(const struct control *c, uint32_t *words, uint32_t n_words) {
+    if (is_ruled(c)) {
+        grammar_allow(c, words, n_words);
+        return;
+    }
     for (uint32_t i = 0; i < c->rules->names.n; i++) {
         uint32_t id;
 
@@ -177,11 +215,11 @@ void control_mask(const struct control *c, uint32_t *words, uint32_t n_vocab) {
             continue;
         id = name_next(c, i);
         if (id != CONTROL_NONE) {
-            allow(words, n_vocab, id);
+            allow(words, n_words, id);
             continue;
         }
-        allow(words, n_vocab, c->vocab->key_open);
-        allow(words, n_vocab, c->vocab->tool_close);
+        allow(words, n_words, c->vocab->key_open);
+        allow(words, n_words, c->vocab->tool_close);
     }
 }
 
@@ -220,6 +258,9 @@ void control_begin(struct control *c, const struct vocab_view *vocab, const stru
     c->n_out = c->n_reasoning = c->n_thought = c->n_block = c->close_at = 0;
     c->n_calls = c->n_calls_done = c->n_calls_thought = c->name_at = 0;
     guard_reset(&c->guard);
+    c->began = false;
+    if (req->control.grammar)
+        grammar_begin(req->control.grammar, c->state);
     for (uint32_t i = 0; i < req->n_stops && i < STOPSTR_MAX_STRINGS; i++) {
         strings[i] = req->stops[i].s;
         lens[i] = req->stops[i].len;
@@ -232,15 +273,11 @@ void control_begin(struct control *c, const struct vocab_view *vocab, const stru
 static uint32_t forced_id(const struct control *c) {
     if (c->where == CONTROL_REASONING && c->closing)
         return c->close_at < c->rules->n_close ? c->rules->close[c->close_at] : c->vocab->think_close;
-    if (must_call(c) && c->where == CONTROL_CONTENT)
+    if (must_name(c) && c->where == CONTROL_CONTENT)
         return c->vocab->tool_open;
-    if (must_call(c) && c->where == CONTROL_NAME)
+    if (must_name(c) && c->where == CONTROL_NAME)
         return name_forced(c);
     return CONTROL_NONE;
-}
-
-static bool in_call(const struct control *c) {
-    return c->where != CONTROL_CONTENT && c->where != CONTROL_REASONING;
 }
 
 static bool call_banned(const struct control *c) {
@@ -255,10 +292,11 @@ static void ban(struct control_next *n, uint32_t id) {
 
 void control_next(const struct control *c, struct control_next *ret) {
     const struct vocab_view *v = c->vocab;
-    bool stops = c->ignore_eos || c->n_out < c->min_tokens || must_call(c);
+    bool ruled = is_ruled(c), thinks = c->where == CONTROL_REASONING;
+    bool stops = !ruled && (c->ignore_eos || c->n_out < c->min_tokens || must_call(c) || (thinks && c->rules->grammar));
 
     ret->forced = forced_id(c);
-    ret->masked = must_call(c) && c->where == CONTROL_NAME && ret->forced == CONTROL_NONE;
+    ret->masked = ruled || (must_name(c) && c->where == CONTROL_NAME && ret->forced == CONTROL_NONE);
     ret->n_ban = 0;
     for (uint32_t i = 0; stops && i < v->n_stop_ids && i < CONTROL_MAX_STOP_IDS; i++)
         ban(ret, v->stop_ids[i]);
@@ -281,7 +319,7 @@ static bool is_stop_id(const struct vocab_view *v, uint32_t token) {
 static void call_begin(struct control *c) {
     c->n_calls++;
     c->where = c->rules->tools_offered ? CONTROL_NAME : CONTROL_BLOCK;
-    if (must_call(c))
+    if (must_name(c))
         names_begin(c);
 }
 
@@ -399,15 +437,21 @@ static bool loops(struct control *c, uint32_t token, bool mark) {
 
 enum control_verdict control_token(struct control *c, uint32_t token) {
     bool was_reasoning = c->where == CONTROL_REASONING, in_name = c->where == CONTROL_NAME, mark, loop;
+    bool ruled = is_ruled(c) && !(token == c->vocab->tool_open && may_call(c));
 
     c->forced = token == forced_id(c) && token != CONTROL_NONE;
     c->n_out++;
     if (is_stop_id(c->vocab, token))
         return CONTROL_STOP_ID;
+    if (ruled && c->rules->grammar) {
+        if (grammar_advance(c->rules->grammar, c->work, c->state, token) < 0)
+            return CONTROL_BROKEN;
+        c->began = true;
+    }
     if (c->closing)
         c->close_at++;
     mark = follow(c, token);
-    if (in_name && !mark && must_call(c))
+    if (in_name && !mark && must_name(c))
         names_token(c, token);
     if (was_reasoning || c->where == CONTROL_REASONING)
         c->n_reasoning++;

@@ -36,6 +36,9 @@ enum control_where {
     CONTROL_BLOCK, /* a call though no tool was offered: its text is content, stop strings sleep */
 };
 
+struct grammar_state;
+struct grammar_work;
+
 struct control_guard {
     uint32_t n; /* tokens since the text began, those before the last CONTROL_LOOP_SPAN forgotten */
     uint32_t last[CONTROL_LOOP_SPAN];
@@ -45,6 +48,9 @@ struct control_guard {
 struct control {
     const struct vocab_view *vocab;
     const struct sched_control *rules; /* of the request, which stays until END */
+    struct grammar_work *work;   /* the engine's; both are set once */
+    struct grammar_state *state; /* of grammar_state_bytes() */
+    bool began;                  /* the grammar has taken a token */
     uint32_t limit_tokens; /* output at most: max_tokens and what the context takes */
     uint32_t min_tokens;
     bool ignore_eos;
@@ -74,6 +80,7 @@ enum control_verdict {
     CONTROL_STOP_STRING, /* report the token, then end */
     CONTROL_LENGTH,      /* report the token, then end */
     CONTROL_LOOP,        /* report the token, then end */
+    CONTROL_BROKEN,      /* a token that the grammar forbids: an error of ours */
     CONTROL_CALLED,      /* report the token, then end: the one call is complete */
 };
 
@@ -96,8 +103,8 @@ uint32_t control_budget(uint32_t budget, uint32_t n_close, uint32_t limit_tokens
 void control_begin(struct control *c, const struct vocab_view *vocab, const struct sched_req *req,
                    uint32_t context_tokens);
 void control_next(const struct control *c, struct control_next *ret);
-/* The ids that may come next, one bit each, in zeroed words of n_vocab bits. */
-void control_mask(const struct control *c, uint32_t *words, uint32_t n_vocab);
+/* The ids that may come next, one bit each, in zeroed words. */
+void control_mask(const struct control *c, uint32_t *words, uint32_t n_words);
 enum control_verdict control_token(struct control *c, uint32_t token);
 
 /* 0, -EINVAL: a stop string or name is empty, an id is none, or -E2BIG: too many or too long. */

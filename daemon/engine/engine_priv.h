@@ -107,6 +107,7 @@ struct engine {
 
     /* made by engine_load */
     void *arena;
+    struct grammar_work *grammar_work;
     struct kern *k;
     struct progs progs;
     struct plan plan;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine_priv.h"
+#include "grammar.h"
 #include "loader.h"
 
 enum { STAGING_BYTES = 8 << 20 };
@@ -92,6 +93,8 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
     if ((r = mem_map(&e->account, MEM_OTHER, e->arena_bytes, &e->arena)) < 0)
         return xerr_set(err, r, "memory: no %llu bytes for the engine's tables",
                         (unsigned long long)e->arena_bytes);
+    if ((r = grammar_work_new(&e->grammar_work)) < 0)
+        return xerr_set(err, r, "memory: none for the work on grammars");
     if (arena_layout(e, e->arena) == UINT64_MAX)
         return xerr_set(err, -EINVAL, "engine: its tables cannot be laid out");
     if ((r = mem_page_pool_init(&e->pages, &e->account, e->kc.n_pages)) < 0)
@@ -122,6 +125,7 @@ struct engine *engine_close(struct engine *e) {
         mem_slot_pool_done(&e->slots);
     }
     mem_unmap(&e->account, MEM_OTHER, e->arena, e->arena_bytes);
+    grammar_work_free(e->grammar_work);
     mem_kern_free(&e->mem);
     if (e->has_directory)
         model_directory_done(&e->directory);

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "engine_priv.h"
+#include "grammar.h"
 #include "meminfo.h"
 #include "size.h"
 
@@ -81,11 +82,14 @@ uint64_t arena_layout(struct engine *e, char *base) {
     for (uint32_t i = 0; i < e->n_seqs; i++) {
         void *pages = carve(&c, e->pages_per_seq, sizeof(struct mem_page));
         void *seen = carve(&c, 1, seen_bytes(vocab));
+        void *state = carve(&c, 1, grammar_state_bytes());
         void *answer = carve(&c, has_prefix(e) ? e->kc.max_context : 0, sizeof(uint32_t));
 
         if (!base)
             continue;
         e->seqs[i].pages = pages;
+        e->seqs[i].control.state = state;
+        e->seqs[i].control.work = e->grammar_work;
         e->seqs[i].cache.answer = answer;
         seen_init(&e->seqs[i].seen, seen, vocab);
     }

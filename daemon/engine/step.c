@@ -38,7 +38,7 @@ int step_sample(struct engine *e, const struct eng_seq *q, uint32_t row) {
 
         if (!words)
             return -ENOSPC;
-        control_mask(&q->control, words, e->kc.model.vocab_tokens);
+        control_mask(&q->control, words, plan_mask_words(&e->kc));
     }
     if (r >= 0)
         r = plan_bias(&e->plan, s, (const struct kern_bias *)(const void *)w->bias, w->n_bias);
@@ -123,6 +123,10 @@ void step_token(struct engine *e, uint32_t seq, const struct kern_result *r, uin
     v = control_token(&q->control, r->token);
     if (v == CONTROL_STOP_ID) {
         stream_end(e, q->stream, STREAM_END_STOP, 0, r->token);
+        return;
+    }
+    if (v == CONTROL_BROKEN) {
+        stream_end(e, q->stream, STREAM_END_ERROR, -EBADMSG, UINT32_MAX);
         return;
     }
     event_token(e, q, r, t_ns);

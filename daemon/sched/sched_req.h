@@ -48,6 +48,8 @@ enum sched_tools {
     SCHED_TOOLS_MUST,     /* the answer begins with a call of one of the names and cannot end before its end */
 };
 
+struct grammar; /* opaque here */
+
 /* What decides over the tokens of an answer besides the model. All zero decides nothing: the answer is then the
  * same, bit for bit, as without this struct. */
 struct sched_control {
@@ -60,6 +62,9 @@ struct sched_control {
     const uint32_t *close; /* ids in front of the mark that closes a block in which something stands */
     uint32_t n_close;
     struct sched_names names; /* MUST: tools that may be called */
+    /* What stands behind the reasoning, or NULL. With MUST it is one of calls and takes the place of the names; else it
+     * is one of text, and where tools are offered the model may make calls instead. */
+    const struct grammar *grammar;
 };
 
 /* What one user has with the engine, in tokens: prompts that wait to be read, and cache reserved by requests
