@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* fill.c: the prefill lane. Prompts are read in chunks that begin on the absolute KERN_GRID-token grid; a chunk
  * runs layer by layer, and decode steps run between slices of layers. How many rows a chunk has and how long a
- * slice is, is the governor's business (sched/governor.h). Room that one prompt leaves in a chunk goes to others
- * that fit into it whole. Engine thread.
+ * slice is, is the governor's business (sched/governor.h); whose prompts it reads is the scheduler's. Engine thread.
  *
  * Nothing of a chunk can be taken out once it has begun: its layers write into the slots and pages of all its
  * sequences to the end. So a sequence that ends meanwhile keeps its own until the chunk is done, unless it is the
@@ -58,48 +57,38 @@ static int part_plan(struct engine *e, struct fill_part *p) {
     return r;
 }
 
-/* A part of a chunk with room for so many rows: all that is left of the prompt, or up to the grid. */
-static struct fill_part part_of(const struct engine *e, const struct eng_seq *q, uint32_t room) {
-    struct fill_part p = { .seq = (uint32_t)(q - e->seqs), .pos0 = q->pos };
-    uint32_t left = prompt_left(e, q), mark;
+/* What the scheduler gave to one prompt, cut where the cache wants a state. */
+static struct fill_part part_of(struct engine *e, const struct sched_part *given) {
+    const struct eng_seq *q = stream_seq(e, given->job);
+    struct fill_part p = { .seq = (uint32_t)(q - e->seqs), .pos0 = q->pos, .n_rows = given->tokens };
+    uint32_t mark = ecache_next_mark(e, q, q->pos);
 
-    p.n_rows = left <= room ? left : room - room % KERN_GRID;
-    mark = ecache_next_mark(e, q, q->pos);
     if (p.n_rows > mark - q->pos)
         p.n_rows = mark - q->pos;
-    p.last = p.n_rows == left;
+    p.last = p.n_rows == prompt_left(e, q);
     return p;
-}
-
-static void chunk_choose(struct engine *e, struct fill *f, uint32_t stream, uint32_t room) {
-    uint32_t jobs[ENGINE_FILL_PARTS];
-
-    f->n_parts = f->n_rows = 0;
-    f->head = false;
-    do {
-        struct fill_part p = part_of(e, stream_seq(e, stream), room);
-
-        jobs[f->n_parts] = stream;
-        f->parts[f->n_parts++] = p;
-        f->n_rows += p.n_rows;
-        f->head |= p.last;
-        room -= p.n_rows;
-        if (!p.last || f->n_parts == ENGINE_FILL_PARTS || f->n_parts == e->opt.max_seqs || FAULT(fill_one_prompt))
-            return;
-    } while (room && sched_pick_fill_beside(e->sched, e->now_ns, jobs, f->n_parts, &stream) == 0 &&
-             prompt_left(e, stream_seq(e, stream)) <= room);
 }
 
 int fill_start(struct engine *e, bool busy) {
     struct fill *f = &e->fill;
-    uint32_t stream, max = e->opt.prefill_tokens;
+    struct sched_part given[ENGINE_FILL_PARTS];
+    uint32_t max = e->opt.prefill_tokens, rows;
+    uint32_t parts = e->opt.max_seqs < ENGINE_FILL_PARTS ? e->opt.max_seqs : ENGINE_FILL_PARTS;
     int r = 0;
 
     if (f->active)
         return 1;
-    if (sched_pick_fill(e->sched, e->now_ns, &stream) < 0)
+    rows = governor_rows(&e->governor, busy, max, max, KERN_GRID);
+    f->n_parts = sched_plan_chunk(e->sched, e->now_ns, rows, KERN_GRID, given, FAULT(fill_one_prompt) ? 1 : parts);
+    if (!f->n_parts)
         return 0;
-    chunk_choose(e, f, stream, governor_rows(&e->governor, busy, max, max, KERN_GRID));
+    f->n_rows = 0;
+    f->head = false;
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        f->parts[i] = part_of(e, &given[i]);
+        f->n_rows += f->parts[i].n_rows;
+        f->head |= f->parts[i].last;
+    }
     fill_programs(e, f, f->head, false);
     plan_begin(&e->plan, KERN_LANE_PREFILL, ++e->step);
     for (uint32_t i = 0; r >= 0 && i < f->n_parts; i++)

@@ -11,11 +11,11 @@ struct entry {
     struct sched_job job;
     uint8_t state;
     bool skipped, paused, held;
-    bool beside;         /* scratch of sched_pick_fill_beside */
     bool promoted;       /* a background job that waited long enough */
     uint32_t account;    /* index into accounts */
     uint32_t need;       /* pages it would take, or has taken */
     uint32_t left;       /* prompt tokens still to compute */
+    uint32_t part;       /* scratch of sched_plan_chunk: tokens given to it */
     uint32_t out;        /* tokens of output so far */
     uint64_t order;      /* of arrival, then of admission */
     uint64_t waiting_ns; /* since when: QUEUED for admission, FILL for a chunk */
@@ -35,7 +35,7 @@ struct account {
     uint64_t tokens;     /* the same, not divided */
     uint64_t owed;       /* tokens admitted and not yet read */
     uint64_t touched;    /* order number of its last change */
-    uint64_t trial;      /* scratch of sched_positions */
+    uint64_t trial;      /* scratch: what it would have had */
     uint64_t reserved;   /* prompt and budget of its admitted jobs */
 };
 

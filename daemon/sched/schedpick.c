@@ -6,7 +6,7 @@
 #include "sched_priv.h"
 
 static bool can_fill(const struct entry *e) {
-    return e->state == SCHED_FILL && !e->skipped && !e->paused && !e->beside;
+    return e->state == SCHED_FILL && !e->skipped && !e->paused && e->part < e->left;
 }
 
 /* How far a user may be ahead of the others and still have its short prompts read first, in tokens. */
@@ -29,7 +29,7 @@ static struct entry *fill_of_user(struct sched *s, uint32_t account, bool low, u
             continue;
         old = is_old(s, e, now_ns);
         if (!best || (old && (!best_old || e->waiting_ns < best->waiting_ns)) ||
-            (!old && !best_old && e->left < best->left)) {
+            (!old && !best_old && e->left - e->part < best->left - best->part)) {
             best = e;
             best_old = old;
         }
@@ -46,8 +46,8 @@ static struct entry *fill_of_class(struct sched *s, bool low, uint64_t now_ns) {
     for (uint32_t i = 0; i < s->n_admitted; i++) {
         const struct entry *e = &s->entries[s->admitted[i]];
 
-        if (can_fill(e) && is_low(e) == low && account_of(s, e)->served < least)
-            least = account_of(s, e)->served;
+        if (can_fill(e) && is_low(e) == low && account_of(s, e)->trial < least)
+            least = account_of(s, e)->trial;
     }
     for (uint32_t i = 0; i < s->n_admitted; i++) {
         struct entry *e = &s->entries[s->admitted[i]];
@@ -56,49 +56,72 @@ static struct entry *fill_of_class(struct sched *s, bool low, uint64_t now_ns) {
 
         if (!can_fill(e) || is_low(e) != low || fill_of_user(s, e->account, low, now_ns) != e)
             continue;
-        is_short = e->left < SCHED_SHORT_TOKENS && a->served - least <= shares(a, SHORT_LEAD) &&
+        is_short = e->left < SCHED_SHORT_TOKENS && a->trial - least <= shares(a, SHORT_LEAD) &&
                    !FAULT(sched_short_waits);
-        if (!best || (is_short && (!best_short || e->left < best->left)) ||
-            (!is_short && !best_short && a->served < best_served)) {
+        if (!best || (is_short && (!best_short || e->left - e->part < best->left - best->part)) ||
+            (!is_short && !best_short && a->trial < best_served)) {
             best = e;
             best_short = is_short;
-            best_served = a->served;
+            best_served = a->trial;
         }
     }
     return best;
 }
 
-int sched_pick_fill(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
-    struct entry *high, *low, *e;
+/* The one whose next piece it is. low_first: background prompts are due. */
+static struct entry *next_piece(struct sched *s, bool low_first, uint64_t now_ns) {
+    struct entry *e = fill_of_class(s, low_first, now_ns);
 
-    accounts_refresh(s);
-    high = fill_of_class(s, false, now_ns);
-    low = fill_of_class(s, true, now_ns);
-    e = high ? high : low;
-    if (!e)
-        return -EAGAIN;
-    /* background prompts go on, at one chunk in a while: their memory is not held for nothing */
-    if (high && low && waited(&low->waiting_ns, now_ns) >= s->cfg.aging_ns &&
-        waited(&s->background_ns, now_ns) >= s->cfg.aging_ns)
-        e = low;
-    if (e == low)
-        s->background_ns = now_ns;
-    *ret_job = (uint32_t)(e - s->entries);
-    return 0;
+    return e ? e : fill_of_class(s, !low_first, now_ns);
 }
 
-int sched_pick_fill_beside(struct sched *s, uint64_t now_ns, const uint32_t *jobs, uint32_t n, uint32_t *ret_job) {
-    struct entry *e;
-    int r;
+/* Background prompts go on, at one chunk in a while: their memory is not held for nothing. */
+static bool background_due(struct sched *s, uint64_t now_ns) {
+    struct entry *low = fill_of_class(s, true, now_ns);
 
+    return low && waited(&low->waiting_ns, now_ns) >= s->cfg.aging_ns &&
+           waited(&s->background_ns, now_ns) >= s->cfg.aging_ns;
+}
+
+static struct sched_part *part_of(struct sched_part *parts, uint32_t *n, uint32_t max, uint32_t job) {
+    for (uint32_t i = 0; i < *n; i++)
+        if (parts[i].job == job)
+            return &parts[i];
+    if (*n == max)
+        return NULL;
+    parts[*n] = (struct sched_part){ .job = job };
+    return &parts[(*n)++];
+}
+
+uint32_t sched_plan_chunk(struct sched *s, uint64_t now_ns, uint32_t rows, uint32_t grid, struct sched_part *ret,
+                          uint32_t max) {
+    struct entry *e;
+    uint32_t n = 0;
+    bool low_first;
+
+    accounts_refresh(s);
+    for (uint32_t i = 0; i < s->n_admitted; i++) {
+        e = &s->entries[s->admitted[i]];
+        account_of(s, e)->trial = account_of(s, e)->served;
+        e->part = 0;
+    }
+    low_first = background_due(s, now_ns);
+    while (rows && (e = next_piece(s, low_first, now_ns))) {
+        uint32_t piece = e->left - e->part < grid ? e->left - e->part : grid;
+        struct sched_part *p = piece <= rows ? part_of(ret, &n, max, (uint32_t)(e - s->entries)) : NULL;
+
+        if (!p)
+            break;
+        p->tokens += piece;
+        e->part += piece;
+        rows -= piece;
+        account_of(s, e)->trial += shares(account_of(s, e), piece);
+        if (is_low(e))
+            s->background_ns = now_ns;
+    }
     for (uint32_t i = 0; i < n; i++)
-        if ((e = entry_of(s, jobs[i])))
-            e->beside = true;
-    r = sched_pick_fill(s, now_ns, ret_job);
-    for (uint32_t i = 0; i < n; i++)
-        if ((e = entry_of(s, jobs[i])))
-            e->beside = false;
-    return r;
+        s->entries[ret[i].job].part = 0;
+    return n;
 }
 
 void sched_filled(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns) {

@@ -109,12 +109,16 @@ int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
 int sched_peek(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
 uint32_t sched_job_pages(const struct sched *s, uint32_t job); /* pages reserved for it: fresh ones */
 
-/* The prompt whose next chunk should run. Interactive ones go first, but one background chunk in aging_ns.
- * Among them a short one, unless its user is ahead of the others; then the least served user's; of a user's
- * the one that waited longer than aging_ns, else the one with the fewest tokens left. -EAGAIN: none. */
-int sched_pick_fill(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
-/* The same without these n jobs: who goes along in the same chunk. */
-int sched_pick_fill_beside(struct sched *s, uint64_t now_ns, const uint32_t *jobs, uint32_t n, uint32_t *ret_job);
+/* What the next chunk of at most `rows` rows reads of whose prompts, given out in pieces of `grid` tokens or what is
+ * left of a prompt, so a part is a multiple of grid unless it ends its prompt. Interactive prompts go first, but one
+ * chunk in aging_ns is for background ones that waited as long. Among them short ones, unless their user is ahead
+ * of the others; then the least served user's; of a user's the one that waited longer than aging_ns, else the one
+ * with the fewest tokens left. Nothing is charged until sched_filled. Returns how many parts. */
+struct sched_part {
+    uint32_t job, tokens;
+};
+uint32_t sched_plan_chunk(struct sched *s, uint64_t now_ns, uint32_t rows, uint32_t grid, struct sched_part *ret,
+                          uint32_t max);
 /* tokens of its prompt were read; DECODE once all were. */
 void sched_filled(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns);
 

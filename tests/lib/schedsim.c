@@ -21,7 +21,9 @@
 #define CHECKPOINT_BYTES UINT64_C(148000000)
 #define TOKEN_BYTES      UINT64_C(6171)
 
-enum { JOBS = 48, USERS = 6, SEATS = 6, PAGE = 256, GRID = 64, LAYERS = 45, CHUNK = 2048, KEPT = 12, GROUPS = 8 };
+enum {
+    JOBS = 48, USERS = 6, SEATS = 6, PAGE = 256, GRID = 64, LAYERS = 45, CHUNK = 2048, KEPT = 12, GROUPS = 8, PARTS = 8
+};
 
 /* What the cache holds of one conversation: pages that others may share, and a state. */
 struct kept {
@@ -51,8 +53,9 @@ struct sim {
     int64_t skew;    /* what the clock shows besides */
     uint64_t jump_at, stalled_ns;
     int64_t jump;
-    uint32_t fill_job, fill_rows, fill_left; /* the chunk in flight; rows 0: none */
-    uint64_t last_step, slices_ns;
+    struct sched_part parts[PARTS]; /* of the chunk in flight; of a job that has ended: 0 tokens */
+    uint32_t n_parts, fill_rows, fill_left;
+    uint64_t last_step, slices_ns, looked; /* looked: when stalls were looked at */
     struct schedsim_result *ret;
     bool failed;
 };
@@ -250,8 +253,9 @@ static void end(struct sim *m, uint32_t i) {
 
     if (sched_job_state(m->s, i) != SCHED_QUEUED) {
         give_room(m, j);
-        if (m->fill_rows && m->fill_job == i)
-            m->fill_rows = 0;
+        for (uint32_t k = 0; k < m->n_parts; k++)
+            if (m->parts[k].job == i)
+                m->parts[k].tokens = 0;
     }
     sched_remove(m->s, i);
     j->ended = true;
@@ -335,6 +339,7 @@ static bool is_stalled(const struct sim *m, const struct job *j) {
 }
 
 static void skips(struct sim *m) {
+    m->looked = m->now;
     for (uint32_t i = 0; i < m->n_jobs; i++)
         if (is_live(&m->job[i]) && m->job[i].admitted)
             sched_skip(m->s, i, is_stalled(m, &m->job[i]), clock_of(m));
@@ -383,7 +388,7 @@ static uint32_t step(struct sim *m) {
     for (uint32_t k = 0; k < n; k++) {
         struct job *j = &m->job[jobs[k]];
 
-        if (is_stalled(m, j) && j->stall_at <= before)
+        if (is_stalled(m, j) && j->stall_at <= m->looked)
             fail(m, "a stalled stream is in the step");
         if (sched_job_paused(m->s, jobs[k]))
             fail(m, "a paused job is in the step");
@@ -399,20 +404,51 @@ static uint32_t step(struct sim *m) {
     return n;
 }
 
-static bool fill(struct sim *m, bool busy) {
-    struct job *j;
-    uint32_t n;
+/* 0: nobody has a prompt to read. */
+static bool begin_chunk(struct sim *m, bool busy) {
+    m->n_parts = sched_plan_chunk(m->s, clock_of(m), governor_rows(&m->g, busy, CHUNK, CHUNK, GRID), GRID, m->parts,
+                                  PARTS);
+    m->fill_rows = 0;
+    m->fill_left = LAYERS;
+    for (uint32_t i = 0; i < m->n_parts; i++) {
+        const struct job *j = &m->job[m->parts[i].job];
+        uint32_t n = m->parts[i].tokens;
 
-    if (!m->fill_rows) {
-        if (sched_pick_fill(m->s, clock_of(m), &m->fill_job) < 0)
-            return false;
-        j = &m->job[m->fill_job];
-        m->fill_rows = governor_rows(&m->g, busy, j->prompt - j->pos, CHUNK, GRID);
-        m->fill_left = LAYERS;
-        if (!m->fill_rows || m->fill_rows > j->prompt - j->pos ||
-            (m->fill_rows % GRID && m->fill_rows != j->prompt - j->pos))
-            fail(m, "a chunk of %u rows of %u", m->fill_rows, j->prompt - j->pos);
+        m->fill_rows += n;
+        if (!n || n > j->prompt - j->pos || (n % GRID && n != j->prompt - j->pos))
+            fail(m, "a part of %u rows of %u", n, j->prompt - j->pos);
+        if (sched_job_paused(m->s, m->parts[i].job) || (is_stalled(m, j) && j->stall_at <= m->looked))
+            fail(m, "a paused or stalled job is in the chunk");
     }
+    if (m->fill_rows > CHUNK)
+        fail(m, "a chunk of %u rows", m->fill_rows);
+    return m->n_parts != 0;
+}
+
+static void end_chunk(struct sim *m) {
+    sched_measured_fill(m->s, m->fill_rows, LAYERS * program_cost(m->fill_rows));
+    for (uint32_t i = 0; i < m->n_parts; i++) {
+        uint32_t job = m->parts[i].job;
+        struct job *j = &m->job[job];
+
+        if (!m->parts[i].tokens)
+            continue;
+        j->pos += m->parts[i].tokens;
+        sched_filled(m->s, job, m->parts[i].tokens, clock_of(m));
+        if (sched_job_state(m->s, job) == SCHED_DECODE && ++j->out >= j->answer)
+            end(m, job);
+    }
+    m->n_parts = 0;
+    m->ret->chunks++;
+}
+
+static bool fill(struct sim *m, bool busy) {
+    uint32_t n, live = 0;
+
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        live += m->parts[i].tokens != 0;
+    if (!live && !begin_chunk(m, busy))
+        return false;
     n = governor_slice(&m->g, busy, m->fill_rows, m->fill_left);
     if (!n)
         return busy;
@@ -420,16 +456,8 @@ static bool fill(struct sim *m, bool busy) {
     m->slices_ns += n * program_cost(m->fill_rows);
     governor_sliced(&m->g, m->fill_rows, n, n * program_cost(m->fill_rows));
     m->fill_left -= n;
-    if (m->fill_left)
-        return true;
-    j = &m->job[m->fill_job];
-    j->pos += m->fill_rows;
-    sched_filled(m->s, m->fill_job, m->fill_rows, clock_of(m));
-    sched_measured_fill(m->s, m->fill_rows, LAYERS * program_cost(m->fill_rows));
-    m->fill_rows = 0;
-    m->ret->chunks++;
-    if (sched_job_state(m->s, m->fill_job) == SCHED_DECODE && ++j->out >= j->answer)
-        end(m, m->fill_job);
+    if (!m->fill_left)
+        end_chunk(m);
     return true;
 }
 

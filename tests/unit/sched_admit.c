@@ -237,6 +237,15 @@ START_TEST(test_refund) {
 }
 END_TEST
 
+static int pick_fill(struct fix *f, uint64_t now, uint32_t *ret_job) {
+    struct sched_part p;
+
+    if (!sched_plan_chunk(f->s, now, 64, 64, &p, 1))
+        return -EAGAIN;
+    *ret_job = p.job;
+    return 0;
+}
+
 static void note_place(void *ctx, uint32_t job, uint32_t place, uint64_t wait_ns) {
     (void)wait_ns;
     ((uint32_t *)ctx)[place] = job;
@@ -277,17 +286,17 @@ START_TEST(test_batches) {
         ck_assert_uint_eq(admit(&f), i);
     }
     ck_assert_uint_eq(sched_pick_decode(f.s, jobs, 8), 0);
-    ck_assert_int_eq(sched_pick_fill(f.s, 0, &j), 0);
+    ck_assert_int_eq(pick_fill(&f, 0, &j), 0);
     ck_assert_uint_eq(j, 2); /* the shortest */
     sched_filled(f.s, 2, 64, 500);
     ck_assert_int_eq(sched_job_state(f.s, 2), SCHED_DECODE);
     sched_filled(f.s, 1, 100, 900);
-    ck_assert_int_eq(sched_pick_fill(f.s, 950, &j), 0);
+    ck_assert_int_eq(pick_fill(&f, 950, &j), 0);
     ck_assert_uint_eq(j, 1);
-    ck_assert_int_eq(sched_pick_fill(f.s, 1000, &j), 0);
+    ck_assert_int_eq(pick_fill(&f, 1000, &j), 0);
     ck_assert_uint_eq(j, 0); /* waited a whole aging time */
     sched_skip(f.s, 0, true, 1000);
-    ck_assert_int_eq(sched_pick_fill(f.s, 1000, &j), 0);
+    ck_assert_int_eq(pick_fill(&f, 1000, &j), 0);
     ck_assert_uint_eq(j, 3);
     sched_filled(f.s, 1, 100, 1000);
     sched_filled(f.s, 3, 200, 1000);
@@ -297,7 +306,7 @@ START_TEST(test_batches) {
     sched_skip(f.s, 2, true, 1000);
     ck_assert_uint_eq(sched_pick_decode(f.s, jobs, 8), 2);
     ck_assert_uint_eq(sched_pick_decode(f.s, jobs, 1), 1);
-    ck_assert_int_eq(sched_pick_fill(f.s, 1000, &j), -EAGAIN);
+    ck_assert_int_eq(pick_fill(&f, 1000, &j), -EAGAIN);
     fix_close(&f);
 }
 END_TEST
@@ -356,7 +365,7 @@ static void simulate(unsigned seed) {
             running++;
             break;
         case 2:
-            if (sched_pick_fill(f.s, k, &j) < 0)
+            if (pick_fill(&f, k, &j) < 0)
                 break;
             done[j] += 512;
             sched_filled(f.s, j, 512, k);

@@ -53,9 +53,9 @@ static uint32_t admit(uint64_t now) {
 }
 
 static uint32_t pick(uint64_t now) {
-    uint32_t job;
+    struct sched_part p;
 
-    return sched_pick_fill(s, now, &job) < 0 ? UINT32_MAX : job;
+    return sched_plan_chunk(s, now, 64, 64, &p, 1) ? p.job : UINT32_MAX;
 }
 
 /* ---- seats ---- */
