@@ -298,8 +298,13 @@ void control_next(const struct control *c, struct control_next *ret) {
     ret->forced = forced_id(c);
     ret->masked = ruled || (must_name(c) && c->where == CONTROL_NAME && ret->forced == CONTROL_NONE);
     ret->n_ban = 0;
-    for (uint32_t i = 0; stops && i < v->n_stop_ids && i < CONTROL_MAX_STOP_IDS; i++)
-        ban(ret, v->stop_ids[i]);
+    /* Another speaker's turn out of the middle of a thought would leave an empty answer. Behind a call it is how the
+     * model ends, and it may give up at any time. */
+    bool turns = thinks && !c->n_calls_thought && !FAULT(control_ends_in_thought);
+
+    for (uint32_t i = 0; (stops || turns) && i < v->n_stop_ids && i < CONTROL_MAX_STOP_IDS; i++)
+        if (stops || v->stop_ids[i] != v->text_end)
+            ban(ret, v->stop_ids[i]);
     if (call_banned(c))
         ban(ret, v->tool_open);
     /* the model would open block after block only to see them closed */

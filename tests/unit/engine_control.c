@@ -1,41 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The control automaton: stop ids, bans, stop strings over tokens and channels, limits, reasoning count; and
- * the same through the running engine. */
+/* The control automaton: stop ids, bans, stop strings over tokens and channels, limits, reasoning and its
+ * budget, the loop guard, calls. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "control.h"
-#include "engrun.h"
+#include "controltest.h"
 #include "leakcheck.h"
-
-/* Token i of 0..25 is the letter 'a'+i; then some longer ones and the marks. */
-enum { T_STOP = 26, T_STO, T_P, T_EMPTY, T_THINK, T_NOTHINK, T_CALL, T_NOCALL, T_EOS, T_ASSIST, T_KEY, T_NOKEY, T_VALUE,
-       T_NOVALUE, T_N };
-static const char *const TEXT[T_N] = {
-    "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v",
-    "w", "x", "y", "z", "xSTOPy", "xSTO", "Pq", "", "<think>", "</think>", "<tool_call>", "</tool_call>",
-    "<eos>", "<assistant>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
-};
-static uint8_t bytes[512];
-static uint32_t offsets[T_N + 1];
-static const uint32_t stop_ids[2] = { T_EOS, T_ASSIST };
-static struct vocab_view vocab = { .bytes = bytes, .offsets = offsets, .n_tokens = T_N, .stop_ids = stop_ids,
-                                   .n_stop_ids = 2, .think_open = T_THINK, .think_close = T_NOTHINK,
-                                   .tool_open = T_CALL, .tool_close = T_NOCALL, .key_open = T_KEY, .key_close = T_NOKEY,
-                                   .value_open = T_VALUE, .value_close = T_NOVALUE, .text_end = T_EOS };
-
-static void build_vocab(void) {
-    uint32_t at = 0;
-
-    for (uint32_t i = 0; i < T_N; i++) {
-        offsets[i] = at;
-        memcpy(bytes + at, TEXT[i], strlen(TEXT[i]));
-        at += (uint32_t)strlen(TEXT[i]);
-    }
-    offsets[T_N] = at;
-}
 
 static const struct sched_text STOP_STOP = { .s = "STOP", .len = 4 };
 
@@ -47,7 +20,7 @@ static struct control *begin(struct sched_req *q, const struct sched_text *stops
     if (!q->n_ids)
         q->n_ids = 10;
     ck_assert_int_eq(control_check(q, T_N), 0);
-    control_begin(&c, &vocab, q, 1000);
+    control_begin(&c, &controltest_vocab, q, 1000);
     return &c;
 }
 
@@ -135,7 +108,7 @@ START_TEST(test_channels) {
 END_TEST
 
 START_TEST(test_no_marks) {
-    struct vocab_view bare = vocab;
+    struct vocab_view bare = controltest_vocab;
     struct sched_req q = { .n_ids = 1 };
     struct control c;
 
@@ -172,6 +145,28 @@ START_TEST(test_marks_in_calls) {
     q.control.tools_offered = false;
     c = begin(&q, &STOP_STOP, 1);
     ck_assert_int_eq(FEED(c, T_CALL, T_THINK, T_STOP, T_NOCALL, T_STOP), CONTROL_STOP_STRING);
+}
+END_TEST
+
+static bool banned(const struct control *c, uint32_t id);
+
+/* A thought does not end in another speaker's turn, unless a call was made in it. */
+START_TEST(test_no_turn_in_thought) {
+    struct sched_req q = { .in_reasoning = true, .control.tools_offered = true };
+    struct control *c = begin(&q, NULL, 0);
+
+    ck_assert(banned(c, T_ASSIST) && !banned(c, T_EOS));
+    FEED(c, 0, T_CALL);
+    ck_assert(!banned(c, T_ASSIST));
+    FEED(c, 1, T_NOCALL);
+    ck_assert(!banned(c, T_ASSIST) && !banned(c, T_EOS));
+    FEED(c, T_NOTHINK);
+    ck_assert(!banned(c, T_ASSIST));
+    FEED(c, 0, T_THINK);
+    ck_assert(banned(c, T_ASSIST));
+    q.min_tokens = 100;
+    c = begin(&q, NULL, 0);
+    ck_assert(banned(c, T_ASSIST) && banned(c, T_EOS));
 }
 END_TEST
 
@@ -432,138 +427,13 @@ START_TEST(test_check) {
 }
 END_TEST
 
-#define HEAD "glmd-script 1\nvocab 40\ncontext 512\nstop 34 35\n"
-
-/* The engine reports the token that completes the string, then the end; and bans through the sampler. */
-START_TEST(test_through_engine) {
-    static const uint32_t prompt[2] = { 1, 2 };
-    const struct engrun_stream *s;
-    struct sched_req q[5];
-    struct engrun r;
-
-    engrun_open(&r, HEAD "request first 1\ntokens 0 27 28 3 4\n"
-                         "request first 2\nlogits 0 34:5 7:4\nlogits 1 34:5 8:4\nlogits 2 34:5 9:4\n"
-                         "request\ntokens 30 26 31 26\n",
-                NULL);
-    engine_set_vocab(r.e, &vocab);
-    engrun_start(&r);
-    q[0] = engrun_req(0, prompt, 1, 0);
-    q[0].stops = &STOP_STOP;
-    q[0].n_stops = 1;
-    q[1] = engrun_req(1, prompt + 1, 1, 0);
-    q[1].min_tokens = 2;
-    q[2] = engrun_req(2, prompt + 1, 1, 5);
-    q[2].ignore_eos = true;
-    q[3] = engrun_req(3, (const uint32_t[]){ 9 }, 1, 0);
-    q[3].stops = &STOP_STOP;
-    q[3].n_stops = 1;
-    for (uint32_t i = 0; i < 4; i++)
-        engrun_submit(&r, &q[i]);
-    s = engrun_wait_end(&r, 0);
-    ck_assert_uint_eq(s->n_tokens, 3);
-    ck_assert_uint_eq(s->tokens[2], T_P);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_STOP_STRING);
-    ck_assert_uint_eq(s->end.u.usage.completion, 3);
-    s = engrun_wait_end(&r, 1);
-    ck_assert_uint_eq(s->n_tokens, 2);
-    ck_assert_uint_eq(s->tokens[0], 7);
-    ck_assert_uint_eq(s->tokens[1], 8);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_STOP);
-    ck_assert_uint_eq(s->end.token, T_EOS);
-    s = engrun_wait_end(&r, 2);
-    ck_assert_uint_eq(s->n_tokens, 5);
-    ck_assert_uint_eq(s->tokens[2], 9);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_LENGTH);
-    s = engrun_wait_end(&r, 3);
-    ck_assert_uint_eq(s->n_tokens, 4);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_STOP_STRING);
-    ck_assert_uint_eq(s->end.u.usage.reasoning, 3);
-    ck_assert_int_eq(engrun_close(&r), 0);
-}
-END_TEST
-
-/* Through the sampler: forced ids are sampled whatever the logits say, in the prompt's own sample too, a mask
- * leaves only names, and a mask whose ids are all banned ends with an error. */
-START_TEST(test_rules_through_engine) {
-    static const uint32_t prompt[3] = { 1, 2, 3 };
-    const struct engrun_stream *s;
-    struct sched_req q[4];
-    struct engrun r;
-
-    engrun_open(&r, HEAD "request first 1\ntokens 5 6 7 8 9 10 4 34\n"
-                         "request first 2\nlogits 0 7:5\nlogits 1 7:5 1:4 0:3\nlogits 2 7:5 34:4 3:2 36:1\n"
-                         "logits 3 8:5 36:1\nlogits 4 34:5 33:4\nlogits 5 32:5 4:4\n"
-                         "request\nrepeat\ntokens 3 4 5\n",
-                NULL);
-    engine_set_vocab(r.e, &vocab);
-    engrun_start(&r);
-    q[0] = engrun_req(0, prompt, 1, 0);
-    q[0].in_reasoning = true;
-    q[0].control = (struct sched_control){ .has_budget = true, .budget = 2, .close = CLOSE, .n_close = 2 };
-    q[1] = engrun_req(1, prompt + 1, 1, 0);
-    q[1].control = (struct sched_control){ .tools = SCHED_TOOLS_MUST, .tools_offered = true, .one_call = true,
-                                           .names = { .ids = NAME_IDS, .offsets = NAME_OFFS, .n = 4 } };
-    q[2] = engrun_req(2, prompt + 2, 1, 0);
-    q[2].control = (struct sched_control){ .loop_guard = true };
-    q[3] = engrun_req(3, prompt, 1, 0);
-    q[3].in_reasoning = true;
-    q[3].control = (struct sched_control){ .has_budget = true };
-    for (uint32_t i = 0; i < 4; i++)
-        engrun_submit(&r, &q[i]);
-    s = engrun_wait_end(&r, 0);
-    ck_assert_uint_eq(s->n_tokens, 7);
-    ck_assert_int_eq(memcmp(s->tokens, (uint32_t[]){ 5, 6, 13, 11, T_NOTHINK, 10, 4 }, 28), 0);
-    ck_assert_uint_eq(s->n_forced, 3);
-    ck_assert_uint_eq(s->end.u.usage.reasoning, 5);
-    ck_assert_uint_eq(s->end.u.usage.completion, 8);
-    ck_assert(s->end.u.usage.budget_closed && !s->end.u.usage.loop_closed);
-    s = engrun_wait_end(&r, 1);
-    ck_assert_uint_eq(s->n_tokens, 5);
-    ck_assert_int_eq(memcmp(s->tokens, (uint32_t[]){ T_CALL, 1, 3, T_KEY, T_NOCALL }, 20), 0);
-    ck_assert_uint_eq(s->n_forced, 1);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_STOP);
-    s = engrun_wait_end(&r, 2);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_LOOP);
-    ck_assert_int_eq(s->end.status, 0);
-    ck_assert_uint_eq(s->n_tokens, 256);
-    ck_assert(s->end.u.usage.loop_closed);
-    s = engrun_wait_end(&r, 3);
-    ck_assert_uint_eq(s->tokens[0], T_NOTHINK);
-    ck_assert_int_eq(engrun_close(&r), 0);
-}
-END_TEST
-
-/* A mask that the vocabulary cannot meet is an error, never a hang. */
-START_TEST(test_nothing_left) {
-    static const uint32_t prompt[1] = { 1 }, ids[2] = { 0, 1 }, offs[3] = { 0, 1, 2 };
-    struct vocab_view bare = vocab;
-    const struct engrun_stream *s;
-    struct sched_req q;
-    struct engrun r;
-
-    bare.key_open = bare.tool_close = UINT32_MAX; /* nothing can follow the name */
-    engrun_open(&r, HEAD "request\nrepeat\ntokens 3\n", NULL);
-    engine_set_vocab(r.e, &bare);
-    engrun_start(&r);
-    q = engrun_req(0, prompt, 1, 0);
-    q.control = (struct sched_control){ .tools = SCHED_TOOLS_MUST, .tools_offered = true,
-                                        .names = { .ids = ids, .offsets = offs, .n = 2 } };
-    engrun_submit(&r, &q);
-    s = engrun_wait_end(&r, 0);
-    ck_assert_uint_eq(s->end.reason, STREAM_END_ERROR);
-    ck_assert_int_eq(s->end.status, -ENODATA);
-    ck_assert_uint_eq(s->n_tokens, 2);
-    ck_assert_int_eq(engrun_close(&r), 0);
-}
-END_TEST
-
 int main(void) {
     Suite *s = suite_create("engine_control");
     TCase *tc = tcase_create("control");
     SRunner *sr;
     int failed;
 
-    build_vocab();
+    controltest_setup();
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, test_limit);
@@ -572,15 +442,13 @@ int main(void) {
     tcase_add_test(tc, test_channels);
     tcase_add_test(tc, test_no_marks);
     tcase_add_test(tc, test_marks_in_calls);
+    tcase_add_test(tc, test_no_turn_in_thought);
     tcase_add_test(tc, test_budget);
     tcase_add_test(tc, test_budget_leaves_room);
     tcase_add_test(tc, test_loop_guard);
     tcase_add_test(tc, test_must_call);
     tcase_add_test(tc, test_no_call_and_one_call);
     tcase_add_test(tc, test_check);
-    tcase_add_test(tc, test_through_engine);
-    tcase_add_test(tc, test_rules_through_engine);
-    tcase_add_test(tc, test_nothing_left);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
