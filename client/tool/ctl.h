@@ -24,7 +24,8 @@ enum ctl_exit {
 enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4, CTL_RESUME = 8 };
 enum ctl_reasoning { CTL_REASONING_AUTO, CTL_REASONING_SHOW, CTL_REASONING_HIDE };
 
-#define CTL_MAX_SET 64
+#define CTL_MAX_SET   64
+#define CTL_MAX_TOOLS 64
 
 /* A value for glmd_req_set_*, kept until a request exists. */
 struct ctl_set {
@@ -46,6 +47,8 @@ struct ctl_args {
     const char *tokens;
     struct ctl_set set[CTL_MAX_SET];
     unsigned n_set;
+    const char *tools[CTL_MAX_TOOLS]; /* files */
+    unsigned n_tools;
     const char *words[2]; /* what is not an option */
     unsigned n_words;
     uint64_t stream_id; /* resume: which answer, from which record on */

@@ -110,6 +110,7 @@ static void on_event(struct answer *a, const struct glmd_event *e) {
         a->ended = true;
         a->status = e->status;
         a->reason = e->reason;
+        a->show.flags = e->flags;
         if (e->usage) {
             a->usage = *e->usage;
             a->times.no_usage = false;

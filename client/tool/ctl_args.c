@@ -19,7 +19,7 @@ struct opt {
     const char *help;
 };
 
-enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS };
+enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS, O_TOOL, O_TOOL_CHOICE };
 
 #define ANY  (CTL_RUN | CTL_CHAT | CTL_STATUS | CTL_RESUME)
 #define ASK  (CTL_RUN | CTL_CHAT)
@@ -55,6 +55,10 @@ static const struct opt table[] = {
      "drop reasoning of earlier turns"},
     {"stop", "TEXT", ASK, K_SET_STR, GLMD_KEY_STOP, "end where TEXT would begin; repeatable"},
     {"ignore-eos", NULL, ASK, K_SET_FLAG, GLMD_KEY_IGNORE_EOS, "go on until --max-tokens"},
+    {"tool", "FILE", CTL_RUN, K_STR, O_TOOL, "offer the tool whose JSON object is in FILE; repeatable"},
+    {"tool-choice", "auto|none|required|NAME", CTL_RUN, K_CHOICE, O_TOOL_CHOICE,
+     "whether a tool must be called, or which"},
+    {"parallel-calls", "on|off", CTL_RUN, K_ONOFF, GLMD_KEY_PARALLEL_CALLS, "off: end with the first call"},
     {"logprobs", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_LOGPROBS,
      "log probability of each token (shown with --json)"},
     {"alternatives", "N", CTL_RUN, K_U64, GLMD_KEY_ALTERNATIVES,
@@ -144,6 +148,35 @@ static int add_set(struct ctl_args *a, const struct opt *o, const char *v) {
     return 0;
 }
 
+static int add_tool(struct ctl_args *a, const char *path) {
+    if (a->n_tools == CTL_MAX_TOOLS) {
+        ctl_err("--tool: more than %d tools", CTL_MAX_TOOLS);
+        return CTL_EXIT_USAGE;
+    }
+    a->tools[a->n_tools++] = path;
+    return 0;
+}
+
+static int add_choice(struct ctl_args *a, const struct opt *o, const char *v) {
+    static const char *const words[] = {"auto", "none", "required"};
+    struct opt as = *o;
+    char number[2] = "0";
+    for (unsigned i = 0; i < 3; i++) {
+        if (strcmp(v, words[i]))
+            continue;
+        as.kind = K_U64;
+        as.key = GLMD_KEY_TOOL_CHOICE;
+        number[0] = (char)('0' + i);
+        int r = add_set(a, &as, number);
+        if (!r)
+            a->set[a->n_set - 1].text = v;
+        return r;
+    }
+    as.kind = K_SET_STR;
+    as.key = GLMD_KEY_TOOL_NAME;
+    return add_set(a, &as, v);
+}
+
 static int apply(struct ctl_args *a, const struct opt *o, const char *v) {
     switch (o->key) {
     case O_SOCKET:
@@ -164,6 +197,10 @@ static int apply(struct ctl_args *a, const struct opt *o, const char *v) {
     case O_TOKENS:
         a->tokens = v;
         return 0;
+    case O_TOOL:
+        return add_tool(a, v);
+    case O_TOOL_CHOICE:
+        return add_choice(a, o, v);
     case O_REASONING:
         if (!strcmp(v, "auto"))
             a->reasoning = CTL_REASONING_AUTO;

@@ -65,6 +65,8 @@ static void text_field(struct ctl_buf *b, const struct glmd_event *e) {
 static void token_fields(struct ctl_buf *b, const struct glmd_event *e) {
     ctl_buf_fmt(b, ",\"token\":%" PRIu32, e->token);
     text_field(b, e);
+    if (e->flags & GLMD_EVF_FORCED)
+        ctl_buf_str(b, ",\"forced\":true");
     if (!isnan(e->logprob)) {
         ctl_buf_str(b, ",\"logprob\":");
         number(b, e->logprob);
@@ -116,6 +118,10 @@ void ctl_json_event(struct ctl_buf *b, const struct glmd_event *e) {
                     ctl_reason_name(e->reason), e->detail);
         if (e->token != GLMD_NO_TOKEN)
             ctl_buf_fmt(b, ",\"token\":%" PRIu32, e->token);
+        if (e->flags & GLMD_EVF_FORCED)
+            ctl_buf_str(b, ",\"reasoning_closed\":true");
+        if (e->flags & GLMD_EVF_LOOP)
+            ctl_buf_str(b, ",\"loop\":true");
         break;
     default:
         break;

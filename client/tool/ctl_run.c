@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* glmctl run: one prompt, one answer. glmctl resume: an answer that was kept. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -93,11 +94,37 @@ static int get_prompt(const struct ctl_args *a, struct prompt *p) {
     return a->tokens ? parse_ids(p->text, p->len, &p->ids, &p->n_ids) : 0;
 }
 
+/* The daemon reads the JSON; here it is text. */
+static int put_tools(const struct ctl_args *a, glmd_req *q) {
+    for (unsigned i = 0; i < a->n_tools; i++) {
+        int fd = open(a->tools[i], O_RDONLY | O_CLOEXEC), r = fd < 0 ? -errno : 0;
+        char *text = NULL;
+        size_t len = 0;
+        if (r == 0)
+            r = ctl_read_all(fd, MAX_PROMPT_BYTES, &text, &len);
+        if (fd >= 0)
+            close(fd);
+        if (r == 0)
+            r = glmd_req_tool(q, text, len);
+        free(text);
+        if (r < 0) {
+            ctl_err("--tool %s: %s", a->tools[i], glmd_strerror(r));
+            return CTL_EXIT_USAGE;
+        }
+    }
+    return 0;
+}
+
 static int ask(glmd_conn *c, const struct ctl_args *a, const struct prompt *p) {
     glmd_req *q;
     int r = ctl_request(c, a, &q);
     if (r)
         return r;
+    r = put_tools(a, q);
+    if (r) {
+        glmd_req_free(q);
+        return r;
+    }
     if (p->ids)
         r = glmd_req_tokens(q, p->ids, p->n_ids);
     else if (a->system)

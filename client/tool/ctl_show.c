@@ -135,7 +135,10 @@ void ctl_show_closing(struct ctl_show *s, const struct glmd_usage *u, const stru
             fprintf(stderr, " (%u cached)", u->cached_tokens);
         fprintf(stderr, ", %u output tokens", u->completion_tokens);
         if (u->reasoning_tokens)
-            fprintf(stderr, " (%u reasoning)", u->reasoning_tokens);
+            fprintf(stderr, " (%u reasoning%s)", u->reasoning_tokens,
+                    !(s->flags & GLMD_EVF_FORCED) ? ""
+                    : s->flags & GLMD_EVF_LOOP    ? ", closed early"
+                                                  : ", closed by its budget");
     }
     if (t->n_tokens && t->submit_ns)
         fprintf(stderr, ", first token after %.0f ms", ctl_first_token_ms(t));

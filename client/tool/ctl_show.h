@@ -26,6 +26,7 @@ struct ctl_show {
     int channel;    /* of the text before, -1 at the start */
     bool content;   /* some content was printed */
     char last;      /* last byte printed */
+    uint32_t flags; /* of the END */
 };
 
 void ctl_show_init(struct ctl_show *s, const struct ctl_args *a);

@@ -62,7 +62,7 @@ START_TEST(run_in_a_pipe) {
     ck_assert_int_eq(RUN(&s, NULL, "run", "hi"), 0);
     ck_assert_str_eq(p.out_text, "Hello there\n");
     ck_assert_int_eq(sscanf(p.err_text,
-                            "%u prompt tokens, %u output tokens, first token after %u ms, %f tokens/s\n",
+                            "%u prompt tokens (5 cached), %u output tokens, first token after %u ms, %f tokens/s\n",
                             &prompt, &output, &ms, &rate),
                      4);
     ck_assert_uint_eq(prompt, 11);
@@ -162,7 +162,7 @@ START_TEST(progress_and_first_token_on_a_terminal) {
     /* Ctrl-C cancels, the closing line still comes */
     runprog_type(&p, "\x03");
     ck_assert_int_eq(runprog_finish(&p), 130);
-    ck_assert_ptr_nonnull(strstr(p.out_text, "11 prompt tokens, "));
+    ck_assert_ptr_nonnull(strstr(p.out_text, "11 prompt tokens"));
     ck_assert_ptr_nonnull(strstr(p.out_text, "ended by: cancelled"));
     fakeserver_stop(&s);
     ck_assert_uint_eq(s.n_cancels, 1);
@@ -511,6 +511,43 @@ START_TEST(chat_when_the_daemon_refuses_or_dies) {
 }
 END_TEST
 
+START_TEST(tools_reach_the_daemon) {
+    static const char wx[] = "{\"name\": \"wx\"}\n";
+    static const struct {
+        const char *word, *name;
+        uint32_t mode;
+    } choice[] = {{"auto", "", GLMW_CHOICE_AUTO},
+                  {"none", "", GLMW_CHOICE_NONE},
+                  {"required", "", GLMW_CHOICE_REQUIRED},
+                  {"wx", "wx", GLMW_CHOICE_NAMED}};
+    struct fakeserver s;
+    struct reqdec_req q;
+    char path[] = "/tmp/glmd-test-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, wx, strlen(wx)), (ssize_t)strlen(wx));
+    close(fd);
+    for (size_t i = 0; i < 4; i++) {
+        fakeserver_start(&s, &echo, NULL);
+        ck_assert_int_eq(RUN(&s, NULL, "run", "--tool", path, "--tool-choice", choice[i].word, "--parallel-calls",
+                             i % 2 ? "on" : "off", "hi"),
+                         0);
+        fakeserver_stop(&s);
+        got(&s, &q);
+        ck_assert_uint_eq(q.n_tools, 1);
+        is(q.tools[0], wx);
+        ck_assert_uint_eq(q.choice.mode, choice[i].mode);
+        ck_assert_uint_eq(q.choice.flags, i % 2 ? 0 : GLMW_CHOICE_ONE_CALL);
+        is(q.choice_name, choice[i].name);
+    }
+    unlink(path);
+    fakeserver_start(&s, &echo, NULL);
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--tool", path, "hi"), 2);
+    ck_assert_ptr_nonnull(strstr(p.err_text, path));
+    fakeserver_stop(&s);
+}
+END_TEST
+
 START_TEST(status) {
     struct fakeserver s;
     json_error_t e;
@@ -534,6 +571,7 @@ int main(void) {
     Suite *s = suite_create("client_tool");
     TCase *t = ct_case(s, "tool", 60);
     tcase_add_test(t, run_in_a_pipe);
+    tcase_add_test(t, tools_reach_the_daemon);
     tcase_add_test(t, only_reasoning_is_said);
     tcase_add_test(t, run_json);
     tcase_add_test(t, terminal_controls_are_neutralised);
