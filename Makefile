@@ -84,9 +84,9 @@ inc_daemon/spill   := daemon/spill daemon/loop daemon/base
 inc_daemon/engine  := daemon/engine daemon/cache daemon/spill daemon/grammar daemon/sched daemon/model daemon/mem \
                       daemon/base kernels
 inc_daemon/conn    := daemon/conn daemon/loop daemon/prep daemon/emit daemon/sched daemon/base ipc
-inc_daemon/prep    := daemon/prep daemon/text daemon/sched daemon/base ipc
+inc_daemon/prep    := daemon/prep daemon/grammar daemon/text daemon/sched daemon/base ipc
 inc_daemon/emit    := daemon/emit daemon/text daemon/base ipc
-inc_daemon/main    := daemon/main daemon/conn daemon/prep daemon/emit daemon/engine daemon/sched daemon/model \
+inc_daemon/main    := daemon/main daemon/conn daemon/prep daemon/emit daemon/engine daemon/grammar daemon/sched daemon/model \
                       daemon/mem daemon/text daemon/loop daemon/base kernels ipc
 # Tools are built from the daemon's own rooms, never from conn or emit.
 inc_daemon/tool    := daemon/tool daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base kernels

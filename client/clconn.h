@@ -154,6 +154,7 @@ struct cl_payload {
     bool quiet;
     bool keep;
     bool background, no_cache;
+    bool schema;
 };
 /* Finishes the encoding; the parts are borrowed from r. */
 int cl_req_seal(glmd_req *r, struct cl_payload *ret);

@@ -18,7 +18,7 @@
 
 #define CL_FEATURES                                                                                          \
     (GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_BULK | GLMW_FEAT_RESUME | GLMW_FEAT_COALESCE |          \
-     GLMW_FEAT_TOOL_EVENTS | GLMW_FEAT_TOKENIZE)
+     GLMW_FEAT_TOOL_EVENTS | GLMW_FEAT_TOKENIZE | GLMW_FEAT_SCHEMA)
 
 #define CL_REGION_MAX ((uint64_t)1 << 30)
 

@@ -37,6 +37,8 @@ struct glmd_req {
     bool has_choice;
     char tool_name[GLMW_TOOL_NAME_MAX];
     uint32_t tool_name_len;
+    struct glmw_tlv_schema schema; /* kind 0: none */
+    struct bytes schema_text;
     char label[GLMW_LABEL_MAX];
     uint32_t label_len;
     uint64_t session;
@@ -120,6 +122,7 @@ glmd_req *glmd_req_free(glmd_req *r) {
         free(r->options.p);
         free(r->tail.p);
         free(r->bias.p);
+        free(r->schema_text.p);
         free(r);
     }
     return NULL;
@@ -361,6 +364,11 @@ int glmd_req_set_u64(glmd_req *r, int key, uint64_t value) {
     case GLMD_KEY_TOOL_CHOICE:
     case GLMD_KEY_PARALLEL_CALLS:
         return set_choice(r, key, value);
+    case GLMD_KEY_JSON_OBJECT:
+        if (value > 1)
+            return -ERANGE;
+        r->schema.kind = value ? GLMW_SCHEMA_JSON_OBJECT : 0;
+        return 0;
     default:
         return -EINVAL;
     }
@@ -417,6 +425,21 @@ static int set_effort(glmd_req *r, const char *value, size_t len) {
     return 0;
 }
 
+static int set_schema(glmd_req *r, const char *value, size_t len) {
+    int e;
+    if (!len)
+        return -EINVAL;
+    r->schema_text.len = 0;
+    r->schema.kind = 0;
+    e = room(r, &r->schema_text, len);
+    if (e < 0)
+        return e;
+    memcpy(r->schema_text.p, value, len);
+    r->schema_text.len = len;
+    r->schema.kind = GLMW_SCHEMA_JSON_SCHEMA;
+    return 0;
+}
+
 int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t len) {
     if (r->error)
         return r->error;
@@ -437,6 +460,8 @@ int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t len) {
         r->choice.mode = GLMW_CHOICE_NAMED;
         r->has_choice = true;
         return 0;
+    case GLMD_KEY_SCHEMA:
+        return set_schema(r, value, len);
     case GLMD_KEY_LABEL:
         if (len > sizeof r->label)
             return -EMSGSIZE;
@@ -466,6 +491,11 @@ static int seal_tail(glmd_req *r) {
         struct piece p[] = {{&r->choice, sizeof r->choice}, {r->tool_name, r->tool_name_len}};
         e = put_tlv(r, &r->tail, GLMW_TLV_TOOL_CHOICE, p, 2);
     }
+    if (e == 0 && r->schema.kind) {
+        bool text = r->schema.kind == GLMW_SCHEMA_JSON_SCHEMA;
+        struct piece p[] = {{&r->schema, sizeof r->schema}, {r->schema_text.p, text ? r->schema_text.len : 0}};
+        e = put_tlv(r, &r->tail, GLMW_TLV_SCHEMA, p, 2);
+    }
     if (e == 0 && r->bias.len) {
         struct piece p = {r->bias.p, r->bias.len};
         e = put_tlv(r, &r->tail, GLMW_TLV_LOGIT_BIAS, &p, 1);
@@ -494,6 +524,7 @@ int cl_req_seal(glmd_req *r, struct cl_payload *ret) {
         .keep = r->keep,
         .background = r->background,
         .no_cache = r->no_cache,
+        .schema = r->schema.kind != 0,
     };
     return 0;
 }

@@ -147,6 +147,8 @@ static int submit(glmd_conn *c, glmd_req *r, uint8_t opcode, uint64_t *ret_tag) 
         return e;
     if (flags_of(opcode, &p) & GLMW_ENT_KEEP && !(c->hello.features & GLMW_FEAT_RESUME))
         return -EOPNOTSUPP;
+    if (p.schema && !(c->hello.features & GLMW_FEAT_SCHEMA))
+        return -EOPNOTSUPP;
     e = can_submit(c, p.total_bytes, &bulk);
     if (e < 0)
         return e;

@@ -141,6 +141,7 @@ enum glmd_state {
 #define GLMD_FEATURE_COALESCE     0x0010u
 #define GLMD_FEATURE_TOOL_EVENTS  0x0020u
 #define GLMD_FEATURE_TOKENIZE     0x0200u /* glmd_tokenize() and glmd_count() */
+#define GLMD_FEATURE_SCHEMA       0x0400u /* GLMD_KEY_SCHEMA and GLMD_KEY_JSON_OBJECT */
 
 /* What a connection may do and what the daemon is doing.  A copy, taken at the time of the call. */
 struct glmd_info {
@@ -300,6 +301,7 @@ enum glmd_key {
     GLMD_KEY_LOOP_GUARD = 18,        /* 0 or 1: an answer that repeats itself is stopped */
     GLMD_KEY_BACKGROUND = 19,        /* 0 or 1: requests without it go first */
     GLMD_KEY_NO_CACHE = 20,          /* 0 or 1: reads the whole prompt, keeps nothing of it for later ones */
+    GLMD_KEY_JSON_OBJECT = 21,       /* 0 or 1: the answer is one JSON object */
     /* glmd_req_set_f64 */
     GLMD_KEY_TEMPERATURE = 64, /* 0: always the likeliest token */
     GLMD_KEY_TOP_P = 65,
@@ -311,7 +313,8 @@ enum glmd_key {
     GLMD_KEY_STOP = 128,      /* ends the answer where this text would begin; repeatable */
     GLMD_KEY_EFFORT = 129,    /* "low", "high", "max", or another word that the daemon maps to one */
     GLMD_KEY_TOOL_NAME = 130, /* the one tool that must be called */
-    GLMD_KEY_LABEL = 131      /* who this is for; honoured only from trusted programs */
+    GLMD_KEY_LABEL = 131,     /* who this is for; honoured only from trusted programs */
+    GLMD_KEY_SCHEMA = 132     /* a JSON schema, which the answer satisfies; see glmd_req_new(3) for what of it */
 };
 
 enum glmd_tool_choice { GLMD_TOOL_CHOICE_AUTO = 0, GLMD_TOOL_CHOICE_NONE = 1, GLMD_TOOL_CHOICE_REQUIRED = 2 };
@@ -328,7 +331,7 @@ GLMD_API int glmd_req_set_str(glmd_req *r, int key, const char *value, size_t le
  * its END event; on failure r stays the caller's and can be submitted again.
  * -ENOBUFS: the rings are full, dispatch and try again; -EBUSY: too many live requests;
  * -EMSGSIZE: larger than max_request_bytes; -EBADMSG: a message is still open; -EOPNOTSUPP: GLMD_KEY_KEEP
- * without GLMD_FEATURE_RESUME. */
+ * without GLMD_FEATURE_RESUME, or a schema without GLMD_FEATURE_SCHEMA. */
 GLMD_API int glmd_submit(glmd_conn *c, glmd_req *r, uint64_t *ret_tag);
 
 /* Asks for an early end.  END(-ECANCELED) still arrives, or the END that was already on its way.  A tag

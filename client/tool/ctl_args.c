@@ -54,6 +54,8 @@ static const struct opt table[] = {
     {"clear-thinking", "on|off", CTL_CHAT, K_ONOFF, GLMD_KEY_CLEAR_THINKING,
      "drop reasoning of earlier turns"},
     {"stop", "TEXT", ASK, K_SET_STR, GLMD_KEY_STOP, "end where TEXT would begin; repeatable"},
+    {"json-object", NULL, ASK, K_SET_FLAG, GLMD_KEY_JSON_OBJECT, "the answer is one JSON object"},
+    {"schema", "FILE", ASK, K_SET_STR, GLMD_KEY_SCHEMA, "the answer satisfies the JSON schema in FILE"},
     {"ignore-eos", NULL, ASK, K_SET_FLAG, GLMD_KEY_IGNORE_EOS, "go on until --max-tokens"},
     {"tool", "FILE", CTL_RUN, K_STR, O_TOOL, "offer the tool whose JSON object is in FILE; repeatable"},
     {"tool-choice", "auto|none|required|NAME", CTL_RUN, K_CHOICE, O_TOOL_CHOICE,

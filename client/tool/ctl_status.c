@@ -15,7 +15,8 @@ static const struct {
                 {GLMD_FEATURE_BULK, "bulk"},
                 {GLMD_FEATURE_COALESCE, "coalesce"},
                 {GLMD_FEATURE_TOOL_EVENTS, "tool-events"},
-                {GLMD_FEATURE_TOKENIZE, "tokenize"}};
+                {GLMD_FEATURE_TOKENIZE, "tokenize"},
+                {GLMD_FEATURE_SCHEMA, "schema"}};
 
 #define N_FEATURES (sizeof features / sizeof features[0])
 

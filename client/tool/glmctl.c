@@ -2,6 +2,7 @@
 /* glmctl: ask the daemon from a terminal or a script.  Chooses the command; each lives in a file of its own.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -66,12 +67,29 @@ int ctl_connect(const struct ctl_args *a, size_t request_bytes, glmd_conn **ret)
     return 0;
 }
 
+static int set_schema(glmd_req *q, const char *path) {
+    char *text;
+    size_t len;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), r;
+    if (fd < 0)
+        return -errno;
+    r = ctl_read_all(fd, (size_t)1 << 20, &text, &len);
+    close(fd);
+    if (r < 0)
+        return r;
+    r = glmd_req_set_str(q, GLMD_KEY_SCHEMA, text, len);
+    free(text);
+    return r;
+}
+
 int ctl_request(glmd_conn *c, const struct ctl_args *a, glmd_req **ret) {
     glmd_req *q;
     int r = glmd_req_new(c, &q);
     for (unsigned i = 0; r >= 0 && i < a->n_set; i++) {
         const struct ctl_set *s = &a->set[i];
-        if (s->str)
+        if (s->key == GLMD_KEY_SCHEMA)
+            r = set_schema(q, s->str);
+        else if (s->str)
             r = glmd_req_set_str(q, s->key, s->str, strlen(s->str));
         else if (s->key >= GLMD_KEY_TEMPERATURE)
             r = glmd_req_set_f64(q, s->key, s->f64);

@@ -249,7 +249,8 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
         .wire_min = GLMW_WIRE_MIN,
         .wire_max = GLMW_WIRE_MAX,
         .features = GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_COALESCE | GLMW_FEAT_TOOL_EVENTS |
-                    GLMW_FEAT_TOKENIZE | kept_features(s) | (conf->max_bulk_bytes ? GLMW_FEAT_BULK : 0),
+                    GLMW_FEAT_TOKENIZE | GLMW_FEAT_SCHEMA | kept_features(s) |
+                    (conf->max_bulk_bytes ? GLMW_FEAT_BULK : 0),
         .sq_log2_max = log2_of(conf->sq_entries),
         .tq_log2_max = log2_of(conf->tq_records),
         .pay_log2_max = log2_of(conf->payload_bytes),

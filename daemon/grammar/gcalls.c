@@ -241,7 +241,7 @@ static bool can_compile(const struct grammar_vocab *v, struct tstr root, struct 
     if (r == 0)
         r = gcomp_close(&c, &at, 1);
     r = r == 0 && c.g->schema[at].height <= GRAM_MIN_DEPTH;
-    gcomp_done(&c, NULL);
+    gcomp_done(&c);
     return r;
 }
 
@@ -403,11 +403,10 @@ int grammar_new_calls(const struct grammar_vocab *v, const struct grammar_text *
         k.c.g->calls = true;
         k.c.g->many = many;
         k.c.g->required = how == GRAMMAR_CALLS_REQUIRED;
-        *ret = k.c.g;
         k.c.g->bytes -= k.cap_roots * sizeof *k.roots;
-        k.c.g = NULL;
+        r = gcomp_keep(&k.c, ret);
     }
-    gcomp_done(&k.c, r == 0 ? *ret : NULL);
+    gcomp_done(&k.c);
     outtools_free(types);
     free(k.roots);
     free(texts);

@@ -219,9 +219,24 @@ int gcomp_begin(struct gcomp *c, const struct grammar_vocab *v, uint64_t max_byt
     return make_any(c);
 }
 
-void gcomp_done(struct gcomp *c, struct grammar *kept) {
-    if (kept)
-        kept->bytes -= c->cap_place * sizeof *c->place + c->cap_alt * sizeof *c->alt;
+int gcomp_keep(struct gcomp *c, struct grammar **ret) {
+    struct grammar *g = c->g;
+    uint64_t all;
+
+    g->bytes -= c->cap_place * sizeof *c->place + c->cap_alt * sizeof *c->alt;
+    all = atomic_fetch_add_explicit(g->vocab->live, g->bytes, memory_order_relaxed) + g->bytes;
+    g->counted = true;
+    if (all > GRAMMAR_ALL_BYTES)
+        return xerr_set(c->err, -ENOBUFS,
+                        "%s: the grammars of all requests would take more than the %d bytes that are "
+                        "possible; try again when others have ended",
+                        c->what, GRAMMAR_ALL_BYTES);
+    *ret = g;
+    c->g = NULL;
+    return 0;
+}
+
+void gcomp_done(struct gcomp *c) {
     free(c->place);
     free(c->alt);
     free(c->memo);
@@ -231,6 +246,8 @@ void gcomp_done(struct gcomp *c, struct grammar *kept) {
 struct grammar *grammar_free(struct grammar *g) {
     if (!g)
         return NULL;
+    if (g->counted)
+        atomic_fetch_sub_explicit(g->vocab->live, g->bytes, memory_order_relaxed);
     for (uint32_t i = 0; i < g->n_dfa; i++) {
         free(g->dfa[i].state);
         free(g->dfa[i].next);

@@ -65,7 +65,8 @@ uint32_t gcomp_sort_names(struct gcomp *c, uint32_t name0,
                           uint32_t n); /* sorted, of equal ones the last; how many */
 
 int gcomp_begin(struct gcomp *c, const struct grammar_vocab *v, uint64_t max_bytes, struct xerr *err);
-void gcomp_done(struct gcomp *c, struct grammar *kept); /* kept: c->g was taken; its size is corrected */
+int gcomp_keep(struct gcomp *c, struct grammar **ret); /* takes c->g */
+void gcomp_done(struct gcomp *c);
 int gcomp_alt(struct gcomp *c, uint32_t self, uint32_t other); /* self is a union with other; GRAM_NONE ok */
 /* gschema.c: the schema of one place into leaves; every place until none is left. */
 int gcomp_schemas(struct gcomp *c);

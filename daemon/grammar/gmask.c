@@ -48,10 +48,9 @@ int grammar_new_schema(const struct grammar_vocab *v, struct grammar_text schema
                        c.g->schema[at].height, c.g->depth);
     if (r == 0) {
         c.g->root = at;
-        *ret = c.g;
-        c.g = NULL;
+        r = gcomp_keep(&c, ret);
     }
-    gcomp_done(&c, r == 0 ? *ret : NULL);
+    gcomp_done(&c);
     return r;
 }
 

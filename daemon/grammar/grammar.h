@@ -44,6 +44,8 @@ enum {
     GRAMMAR_MAX_TOKEN_BYTES = 128, /* longer tokens are never let through */
     GRAMMAR_MAX_SCHEMA_BYTES = 256 << 10,
     GRAMMAR_DEFAULT_BYTES = 8 << 20, /* most memory of a compiled grammar */
+    GRAMMAR_ALL_BYTES = 64 << 20,    /* of all that live on one vocabulary */
+    GRAMMAR_VOCAB_BYTES = 80,        /* about, for each token of a vocabulary */
 };
 
 /* Tables over the bytes of the vocabulary; v is borrowed for ever. Starting thread. */
@@ -58,8 +60,8 @@ struct grammar_text {
 
 /* Text workers. schema.p == NULL: any JSON object. max_bytes bounds the memory (0 = GRAMMAR_DEFAULT_BYTES).
  * -EINVAL, -EILSEQ: no JSON; -EOPNOTSUPP: outside the subset; -E2BIG: too large, too deep, too many
- * alternatives; -EDOM: no finite text satisfies it; -ENOMEM. err says where (JSON pointer), what was found
- * and expected. */
+ * alternatives; -EDOM: no finite text satisfies it; -ENOBUFS: others take GRAMMAR_ALL_BYTES; -ENOMEM. err
+ * says where (JSON pointer), what was found and expected. */
 int grammar_new_schema(const struct grammar_vocab *v, struct grammar_text schema, size_t max_bytes,
                        struct grammar **ret, struct xerr *err);
 

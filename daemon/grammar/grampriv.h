@@ -4,6 +4,8 @@
 #ifndef GLMD_GRAMPRIV_H
 #define GLMD_GRAMPRIV_H
 
+#include <stdatomic.h>
+
 #include "grammar.h"
 
 #define GRAM_NONE UINT32_MAX
@@ -47,7 +49,8 @@ struct grammar_vocab {
     uint32_t *clean_all, *utf8_all; /* however many; utf8_all: control characters, quotes, backslashes too */
     struct glong *longer;           /* clean ones with more than GRAM_CLEAN_STEPS */
     uint32_t n_longer;
-    uint32_t most_chars; /* of any clean token */
+    uint32_t most_chars;    /* of any clean token */
+    _Atomic uint64_t *live; /* bytes of all grammars */
 };
 
 /* ---- compiled grammar ---- */
@@ -121,6 +124,7 @@ struct grammar {
     uint32_t root;
     uint32_t depth; /* levels of nesting at most */
     uint32_t side;  /* alternatives side by side at most */
+    bool counted;   /* in vocab->live */
     bool calls, many, required;
     uint32_t text_leaf; /* any text */
     uint32_t tools; /* leaf with the list of their names; the schema of a name is the leaf of its arguments */

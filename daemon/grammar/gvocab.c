@@ -187,8 +187,9 @@ int grammar_vocab_new(const struct vocab_view *view, struct grammar_vocab **ret,
         v->n_words = view->n_tokens / 32 + (view->n_tokens % 32 != 0);
         v->bytes = sizeof *v;
         v->is_text = take(v, v->n_words, sizeof *v->is_text);
+        v->live = take(v, 1, sizeof *v->live);
     }
-    if (v && v->is_text) {
+    if (v && v->is_text && v->live) {
         for (uint32_t i = 0; i < v->n_tokens; i++) {
             uint32_t n;
 
@@ -225,6 +226,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     free(v->clean_all);
     free(v->utf8_all);
     free(v->longer);
+    free(v->live);
     free(v);
     return NULL;
 }

@@ -54,6 +54,7 @@ struct daemon {
     struct chat *chat;
     struct engine_info info;
     struct vocab_view vocab;
+    struct grammar_vocab *grammar;
     uint8_t *vocab_bytes;
     uint32_t *vocab_offsets, *vocab_marks;
     uint32_t eos[DAEMON_MAX_EOS];

@@ -11,6 +11,7 @@
 #include "chat.h"
 #include "config.h"
 #include "daemon.h"
+#include "grammar.h"
 #include "log.h"
 #include "seal.h"
 #include "size.h"
@@ -44,7 +45,10 @@ static int open_text(struct daemon *d, const char *dir, struct xerr *err) {
 static uint64_t others_bytes(const struct daemon *d) {
     uint64_t all;
 
-    return size_add(emit_text_bytes(d->emit, d->tok), d->conf.remember_bytes, &all) ? all : UINT64_MAX;
+    if (!size_add(emit_text_bytes(d->emit, d->tok), d->conf.remember_bytes, &all) ||
+        !size_add(all, d->tok ? GRAMMAR_VOCAB_BYTES * (uint64_t)tok_size(d->tok) + GRAMMAR_ALL_BYTES : 0, &all))
+        return UINT64_MAX;
+    return all;
 }
 
 static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) {
@@ -204,6 +208,8 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
             r = make_vocab(d, cfg, err);
         if (r == 0)
             r = make_close(d, err);
+        if (r == 0)
+            r = grammar_vocab_new(&d->vocab, &d->grammar, err);
         if (r < 0)
             goto out;
         set_defaults(&pm.defaults, &gen);
@@ -211,6 +217,7 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
         pm.think_open = d->vocab.think_open;
         pm.think_close = d->vocab.think_close;
         pm.tool_open = d->vocab.tool_open;
+        pm.grammar = d->grammar;
         pm.close = d->close_ids;
         pm.n_close = d->n_close;
     }
@@ -278,6 +285,7 @@ void loader_done(struct daemon *d) {
     engine_close(e);
     chat_free(d->chat);
     tok_free(d->tok);
+    grammar_vocab_free(d->grammar);
     free(d->vocab_bytes);
     free(d->vocab_offsets);
     free(d->close_ids);

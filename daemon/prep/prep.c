@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "grammar.h"
 #include "outtools.h"
 #include "prep_queue.h"
 
@@ -40,6 +41,7 @@ struct prep_req *prep_req_free(struct prep_req *r) {
         return NULL;
     free(r->ids);
     outtools_free(r->tools);
+    grammar_free(r->grammar);
     free(r->stop);
     free(r->stops);
     free(r->bias);

@@ -22,6 +22,8 @@ struct prep;
 struct tok; /* text room; conn sees only pointers */
 struct chat;
 struct outtools;
+struct grammar;
+struct grammar_vocab;
 struct turns;
 
 enum { PREP_MAX_TOOLS = 1024 };
@@ -67,6 +69,7 @@ struct prep_req {
     struct stopstr_set *stop;
     struct sched_text *stops;
     struct sched_bias *bias;
+    struct grammar *grammar;
     uint32_t *names; /* ids of the tools that may be called, behind n + 1 offsets */
     bool thinking_open;
     uint32_t marks[4];
@@ -115,6 +118,7 @@ struct prep_model {
     uint32_t tool_open; /* the same */
     uint64_t max_prompt_bytes;
     struct sched_sampling defaults; /* of generation_config.json */
+    const struct grammar_vocab *grammar; /* NULL: no schema can be followed */
     const uint32_t *eos; /* of the output parser */
     size_t n_eos;
     struct turns *turns; /* set by prep_set_model from the options */

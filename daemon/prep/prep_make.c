@@ -385,6 +385,8 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
         ret = prep_tools(r, -1, err);
     if (ret == 0)
         ret = prep_control(m, s, r, err);
+    if (ret == 0)
+        ret = prep_grammar(m, r, only, err);
     if (ret < 0)
         return ret;
     if (m->turns && !r->dec.tokens && !r->sched.ignore_eos && generates(&r->dec))
