@@ -32,7 +32,7 @@ static struct prefix_text prompt_of(const struct sched_req *req) {
 static void find(const struct engine *e, const struct sched_req *req, struct prefix_hit *h) {
     const struct prefix_text x = prompt_of(req);
 
-    if (takes_part(e, req))
+    if (takes_part(e, req) && !FAULT(ecache_finds_nothing))
         prefix_find(e->prefix, ecache_domain(req), &x, h);
     else
         *h = (struct prefix_hit){ .checkpoint = PREFIX_NONE };
