@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# run.sh BUILD_DIR model|ipc: the bench programs of a set in turn; each prints `NAME figure … bar … holds|misses`,
+# run.sh BUILD_DIR model|ipc|sched: the bench programs of a set in turn; each prints `NAME figure … bar … holds|misses`,
 # but for ipc_wake, whose figures are only to be read.
 set -u
 O=$1
 case $2 in
     model) set="decode prefill ttft publish" ;;
+    sched) set=$(cd "$(dirname "$0")" && for p in sched_*.c; do echo "${p%.c}"; done) ;;
     ipc) set="ipc_ring ipc_handover ipc_bells ipc_idle ipc_sse ipc_wake" ;;
     *) exit 2 ;;
 esac

@@ -271,9 +271,10 @@ END_TEST
 START_TEST(sent_again) {
     static uint32_t ids[MOST];
     static const uint32_t lens[] = { 65, 72, 73, 128, 136, 137, 255, 256, 257, 264, 265, 700, 1024, 1500 };
+    struct prefix_counts c;
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ .cache_slots = 40 });
+    open_nano("cpu", (struct engine_options){ .cache_slots = 40, .n_pages = 96 });
     for (uint32_t i = 0; i < sizeof lens / sizeof *lens && (!SLOW || i < 6); i++) {
         struct ask a = { .ids = ids, .n_ids = lens[i] };
         struct out one, two;
@@ -286,6 +287,8 @@ START_TEST(sent_again) {
         if (lens[i] >= 72)
             ck_assert_uint_ge(two.cached + 72, lens[i]);
     }
+    prefix_get_counts(run.e->prefix, &c);
+    ck_assert_uint_eq(c.evicted, 0); /* there was room */
     close_nano();
 }
 END_TEST
@@ -412,6 +415,22 @@ START_TEST(at_most_four) {
         ck_assert_uint_ge(c.kept - before, i == 1 ? 4 : 1);
         noise(ids + 700, 500, 5 + i);
     }
+    close_nano();
+}
+END_TEST
+
+/* On the way through a very long prompt there is a checkpoint at fixed distances, besides its own marks. */
+START_TEST(marks_of_a_long_prompt) {
+    struct eng_seq q = { .cache = { .on = true, .n_marks = 2, .marks = { { 640, PREFIX_TURN }, { 40000, PREFIX_END } } } };
+
+    open_nano("cpu", (struct engine_options){ 0 });
+    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 0), 640);
+    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 640), ECACHE_LONG);
+    ck_assert_uint_eq(ecache_next_mark(run.e, &q, ECACHE_LONG), 2 * ECACHE_LONG);
+    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 2 * ECACHE_LONG), 40000);
+    ck_assert_uint_eq(ecache_next_mark(run.e, &q, UINT32_MAX - 63), UINT32_MAX);
+    q.cache.on = false;
+    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 0), UINT32_MAX);
     close_nano();
 }
 END_TEST
@@ -543,6 +562,7 @@ int main(void) {
     tcase_add_test(tc, users_are_apart);
     tcase_add_test(tc, not_wished);
     tcase_add_test(tc, at_most_four);
+    tcase_add_test(tc, marks_of_a_long_prompt);
     tcase_add_test(tc, small_pool);
     tcase_add_test(tc, pool_of_one);
     tcase_add_test(tc, penalties_see_what_was_found);
