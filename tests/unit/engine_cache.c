@@ -421,7 +421,8 @@ END_TEST
 
 /* On the way through a very long prompt there is a checkpoint at fixed distances, besides its own marks. */
 START_TEST(marks_of_a_long_prompt) {
-    struct eng_seq q = { .cache = { .on = true, .n_marks = 2, .marks = { { 640, PREFIX_TURN }, { 40000, PREFIX_END } } } };
+    struct eng_seq q = { .cache = { .on = true, .n_marks = 2,
+                                    .marks = { { 640, PREFIX_TURN }, { 40000, PREFIX_END } } } };
 
     open_nano("cpu", (struct engine_options){ 0 });
     ck_assert_uint_eq(ecache_next_mark(run.e, &q, 0), 640);
