@@ -212,7 +212,8 @@ bool prefix_get(const struct prefix *t, uint32_t checkpoint, struct prefix_info 
     for (uint32_t i = t->nodes[p->node].parent; i != PREFIX_NONE; i = t->nodes[i].parent)
         exact = exact && t->nodes[i].n_exact == PAGE_IDS;
     *ret = (struct prefix_info){ .domain = t->roots[t->nodes[p->node].root].domain, .pos = p->pos, .hits = p->hits,
-                                 .pins = p->pins, .kind = p->kind, .exact = exact, .slot = p->slot };
+                                 .pins = p->pins, .kind = p->kind, .exact = exact, .serial = p->born,
+                                 .slot = p->slot };
     return true;
 }
 

@@ -135,6 +135,7 @@ struct prefix_info {
     uint32_t pos, hits, pins;
     enum prefix_kind kind;
     bool exact; /* state and all rows */
+    uint64_t serial; /* no other checkpoint ever has the same */
     struct mem_slot slot;
 };
 bool prefix_get(const struct prefix *t, uint32_t checkpoint, struct prefix_info *ret);

@@ -146,9 +146,11 @@ static void point_add(struct prefix *t, uint32_t node, const struct prefix_new *
     uint32_t i = t->free_point;
     struct point *p = &t->points[i];
 
+    t->tick++;
     t->free_point = p->next;
     *p = (struct point){ .node = node, .next = t->nodes[node].points, .pos = n->pos, .slot = n->slot, .kind = n->kind,
-                         .exact = n->exact >= n->pos || FAULT(prefix_decoded_exact), .used = ++t->tick };
+                         .exact = n->exact >= n->pos || FAULT(prefix_decoded_exact),
+                         .used = t->tick, .born = t->tick };
     t->nodes[node].points = i;
     for (uint32_t up = node; up != PREFIX_NONE; up = t->nodes[up].parent)
         t->nodes[up].n_below++;
@@ -167,6 +169,7 @@ static int point_again(struct prefix *t, struct point *p, const struct prefix_ne
     mem_slot_give(t->slots, p->slot);
     p->slot = n->slot;
     p->exact = true;
+    p->born = t->tick;
     t->counts.replaced++;
     return 0;
 }

@@ -26,7 +26,7 @@ struct point {
     enum prefix_kind kind;
     bool exact;
     uint32_t hits, pins;
-    uint64_t used; /* tick */
+    uint64_t used, born; /* ticks */
 };
 
 struct root {

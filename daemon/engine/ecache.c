@@ -92,7 +92,7 @@ static int take_slot(struct engine *e, struct mem_slot *ret) {
 }
 
 /* For the cache itself: never one that a free seat will need. */
-static int spare_slot(struct engine *e, struct mem_slot *ret) {
+int ecache_spare_slot(struct engine *e, struct mem_slot *ret) {
     struct prefix_counts c;
 
     prefix_get_counts(e->prefix, &c);
@@ -104,7 +104,7 @@ static int spare_slot(struct engine *e, struct mem_slot *ret) {
     return mem_slot_take(&e->slots, ret);
 }
 
-static int take_pages(struct engine *e, uint32_t n, struct mem_page *ret) {
+int ecache_take_pages(struct engine *e, uint32_t n, struct mem_page *ret) {
     while (mem_pages_take(&e->pages, n, ret) < 0)
         if (!e->prefix || !prefix_evict(e->prefix, PREFIX_WANT_PAGE))
             return -ENOBUFS;
@@ -124,7 +124,7 @@ static int take_all(struct engine *e, struct eng_seq *q, uint32_t total, const s
         part = q->pages[n_held - 1];
     }
     r = take_slot(e, &q->slot);
-    if (r == 0 && (r = take_pages(e, total - h->full_pages, q->pages + h->full_pages)) < 0)
+    if (r == 0 && (r = ecache_take_pages(e, total - h->full_pages, q->pages + h->full_pages)) < 0)
         mem_slot_give(&e->slots, q->slot);
     if (r < 0) {
         mem_pages_give(&e->pages, h->full_pages, q->pages);
@@ -264,7 +264,7 @@ void ecache_filled(struct engine *e, struct eng_seq *q) {
         q->cache.n_marks--;
         q->cache.marks[m - q->cache.marks] = q->cache.marks[q->cache.n_marks];
     }
-    if (spare_slot(e, &slot) < 0) {
+    if (ecache_spare_slot(e, &slot) < 0) {
         ecache_changed(e);
         return;
     }
@@ -287,7 +287,7 @@ static int roll_one(struct engine *e, struct eng_seq *q) {
     int r;
 
     if (!c->roll_pos) {
-        if (spare_slot(e, &c->roll) < 0)
+        if (ecache_spare_slot(e, &c->roll) < 0)
             return 0;
         e->n_rolling++;
     }

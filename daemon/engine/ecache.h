@@ -52,6 +52,10 @@ bool ecache_fork(struct eng_seq *q, uint32_t pos, uint32_t n_ids);
 void ecache_twins(struct engine *e);
 void ecache_changed(struct engine *e); /* somebody came, went, or passed a mark */
 
+/* Pages, and a slot of those that are for checkpoints; both at the cost of what the cache could give up. -ENOBUFS. */
+int ecache_take_pages(struct engine *e, uint32_t n, struct mem_page *ret);
+int ecache_spare_slot(struct engine *e, struct mem_slot *ret);
+
 /* ---- running ---- */
 
 /* Where a chunk that begins at pos must end at the latest; UINT32_MAX: anywhere. */

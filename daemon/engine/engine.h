@@ -35,6 +35,12 @@ struct engine_options {
     uint32_t cache_slots; /* state slots beyond max_seqs: for sequences that are paused, and for checkpoints of the
                            * prefix cache; fewer when memory does not suffice; 0 = none of either */
     uint64_t cache_bytes; /* most that the prefix cache may hold of slots and pages; 0 = what they have */
+    const char *spill_dir; /* checkpoints go there, too, and come back from there; NULL or "" = nowhere */
+    uint64_t spill_bytes; /* of all its files */
+    uint64_t spill_keep_free; /* bytes of its file system that stay free */
+    uint32_t spill_min_tokens; /* shorter beginnings stay out of it */
+    bool spill_survive;   /* what an earlier engine left is used, and ours is left behind */
+    bool spill_plain;     /* no io_uring */
     uint32_t max_queued;  /* requests that may wait beyond those that run; 0 = as many as max_streams leaves */
     uint32_t target_gap_ms; /* between two tokens while prompts are read; 0 = 200 */
     uint32_t park_ms;     /* a stalled stream gives its seat to others after that; 0 = never */
@@ -70,6 +76,16 @@ struct engine_stats {
     uint64_t sleeps;       /* times the engine thread went to sleep */
 };
 
+/* The tier of checkpoints on disk. */
+struct engine_tier {
+    bool wanted, on;   /* wanted and not on: `text` says why */
+    bool stopped;      /* writing failed again and again and is not tried any more */
+    char text[320];    /* on: how it reads and writes */
+    uint64_t bytes, max_bytes;
+    uint32_t blocks, checkpoints, foreign; /* foreign: blocks of another model or version */
+    uint64_t written, read, refused, damaged, thrown_out; /* checkpoints since the start */
+};
+
 typedef void (*engine_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Reads and checks the configuration, plans every byte, refuses before allocating. */
@@ -79,6 +95,7 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
 /* One real step whose token is known (or, for an unknown checkpoint, prefill and decode must agree). */
 int engine_self_test(struct engine *e, struct xerr *err);
 struct engine *engine_close(struct engine *e); /* NULL ok */
+void engine_get_tier(const struct engine *e, struct engine_tier *ret); /* after engine_load, any thread */
 
 void engine_set_vocab(struct engine *e, const struct vocab_view *v); /* borrowed; before engine_run */
 void engine_set_sink(struct engine *e, const struct stream_sink *s); /* copied; before engine_run */

@@ -16,6 +16,7 @@
 #include "directory.h"
 #include "ecache.h"
 #include "engine.h"
+#include "espill.h"
 #include "governor.h"
 #include "idpool.h"
 #include "inbox.h"
@@ -41,6 +42,9 @@ struct eng_stream {
     uint32_t place; /* last reported place in the queue */
     bool skipped;   /* credit short, left out of steps */
     bool held;      /* waits for what another one is just reading (etwins.c) */
+    bool fetching;  /* waits for what comes from the disk (espill.c) */
+    bool told_hold; /* what the scheduler was told of both */
+    uint32_t tier;  /* tokens of its prompt that are, or were, fetched from there */
     bool looked;    /* the next two: when the scheduler was told what it needs (ecache.c) */
     uint32_t looked_idle;
     uint64_t looked_at;
@@ -116,6 +120,7 @@ struct engine {
     struct mem_slot_pool slots;
     bool has_pools;
     struct prefix *prefix; /* NULL: no prefix cache */
+    struct espill spill;
     struct eng_stream *streams; /* [opt.max_streams] */
     struct eng_seq *seqs;       /* [n_seqs]: those with a seat and those that are paused */
     uint32_t n_seqs;
@@ -181,6 +186,7 @@ void streams_places(struct engine *e); /* PROGRESS of queued ones */
 void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, int status, uint32_t token);
 uint32_t stream_reserved(const struct engine *e, const struct sched_req *req); /* tokens: prompt and longest answer */
 void seq_give(struct engine *e, uint32_t seq); /* its slot and pages go back */
+void stream_hold(struct engine *e, uint32_t stream); /* tells the scheduler when held or fetching have changed */
 void streams_end_all(struct engine *e, enum stream_reason reason, int status);
 
 /* events.c */

@@ -60,9 +60,8 @@ void ecache_twins(struct engine *e) {
         if (!st->req || st->seq != ENGINE_NONE || st->req->no_cache)
             continue;
         held = waits_for(e, st);
-        if (held != st->held)
-            sched_hold(e->sched, i, held);
         st->held = held;
+        stream_hold(e, i);
         e->n_held += held;
     }
 }

@@ -25,6 +25,8 @@ static int on_window(void *ctx, uint64_t done, uint64_t total) {
 
 struct weight_sink {
     struct mem_pack pack;
+    bool digested; /* somebody wants to know which weights these are */
+    _Atomic uint64_t digest;
     uint32_t n_layers; /* with the draft layer only when it was asked for */
 };
 
@@ -33,11 +35,18 @@ static int take_window(void *ctx, const struct kern_tensor_id *id, const struct 
                        const void *bytes, uint64_t n) {
     struct weight_sink *s = ctx;
 
-    return id->layer >= s->n_layers ? 0 : mem_pack_window(&s->pack, id, t, offset, bytes, n);
+    if (id->layer >= s->n_layers)
+        return 0;
+    /* a sum: windows come in any order */
+    if (s->digested)
+        atomic_fetch_add_explicit(&s->digest, espill_mix(id->part, id->layer, id->expert, offset, bytes, n),
+                                  memory_order_relaxed);
+    return mem_pack_window(&s->pack, id, t, offset, bytes, n);
 }
 
 static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err) {
-    struct weight_sink sink = { .pack.k = e->k, .n_layers = e->kc.model.n_layers + e->kc.model.n_draft };
+    struct weight_sink sink = { .pack.k = e->k, .digested = espill_is_wanted(e),
+                                .n_layers = e->kc.model.n_layers + e->kc.model.n_draft };
     struct watch watch = { .fn = progress, .ctx = ctx };
     struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = take_window, .sink_ctx = &sink };
     int r;
@@ -53,6 +62,7 @@ static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx
     if (r >= 0)
         r = mem_pack_done(&sink.pack, err);
     mem_unmap(&e->account, MEM_STAGING, l.staging, STAGING_BYTES);
+    e->spill.weights = sink.digest;
     return r;
 }
 
@@ -112,6 +122,7 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
         r = load_weights(e, progress, ctx, err);
     if (r < 0 || (r = record_programs(e, err)) < 0)
         return r;
+    espill_open(e);
     e->loaded = true;
     return 0;
 }
@@ -119,6 +130,7 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
 struct engine *engine_close(struct engine *e) {
     if (!e)
         return NULL;
+    espill_close(e);
     e->k = kern_close(e->k);
     if (e->has_pools) {
         mem_page_pool_done(&e->pages);

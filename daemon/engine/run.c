@@ -40,6 +40,8 @@ static void earlier(uint64_t *t, uint64_t other) {
 static void engine_sleep(struct engine *e, uint32_t ticket) {
     uint64_t at = sched_next_event(e->sched), now;
 
+    if (e->spill.more)
+        return;
     if (e->safety_ns)
         earlier(&at, e->safety_ns);
     if (e->queue_dirty)
@@ -80,12 +82,14 @@ static void keep_house(struct engine *e, uint32_t ticket) {
 
     streams_take(e);
     streams_expire(e);
+    if (espill_round(e) < 0)
+        return;
     streams_admit(e);
     streams_credit(e);
     streams_places(e);
     sched_get_counts(e->sched, &c);
     e->calm = c.decoding && !c.queued && !c.filling && !c.paused && !e->fill.active && !e->n_skipped &&
-              !e->queue_dirty && !atomic_load_explicit(&e->stopping, memory_order_acquire);
+              !e->queue_dirty && !e->spill.more && !atomic_load_explicit(&e->stopping, memory_order_acquire);
     e->calm_ticket = ticket;
     e->calm_until_ns = sched_next_event(e->sched);
 }
@@ -153,6 +157,8 @@ int engine_run(struct engine *e) {
             inbox_wait(&e->inbox, ticket, UINT64_MAX);
     }
     events_publish(e);
+    if (!atomic_load(&e->lost))
+        espill_flush(e);
     engine_count_stats(e);
     return atomic_load(&e->lost) ? -EIO : 0;
 }

@@ -72,6 +72,12 @@ uint64_t arena_layout(struct engine *e, char *base) {
     sched_mem = carve(&c, 1, sched_n);
     plan_mem = carve(&c, 1, plan_n);
     prefix_mem = carve(&c, 1, prefix_n);
+    if (espill_is_wanted(e)) {
+        e->spill.offered = carve(&c, e->opt.cache_slots, sizeof *e->spill.offered);
+        e->spill.ids = carve(&c, e->kc.max_context, sizeof *e->spill.ids);
+        e->spill.out_pages = carve(&c, e->pages_per_seq, sizeof *e->spill.out_pages);
+        e->spill.in_pages = carve(&c, e->pages_per_seq, sizeof *e->spill.in_pages);
+    }
     cells = carve(&c, e->opt.max_streams, sizeof(_Atomic uint32_t));
     e->streams = carve(&c, e->opt.max_streams, sizeof *e->streams);
     e->n_seqs = seqs_of(e);
@@ -143,14 +149,15 @@ static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
 
 /* Bytes of everything with this context and pool; UINT64_MAX when it cannot be. */
 static uint64_t total_bytes(struct engine *e, uint32_t context, uint32_t n_pages) {
-    uint64_t b[KERN_MEM_N], sum;
+    uint64_t b[KERN_MEM_N], sum, spill;
 
     if (configure(e, context, n_pages) < 0 || kern_query(e->backend, &e->kc, b) < 0)
         return UINT64_MAX;
     sum = e->arena_bytes + 8ull * n_pages;
     for (int i = 0; i < KERN_MEM_N; i++)
         sum += b[i];
-    return sum;
+    spill = espill_bytes(e, b[KERN_MEM_PAGES] / at_least_1(n_pages), b[KERN_MEM_SLOTS] / e->kc.n_slots);
+    return size_add(sum, spill, &sum) ? sum : UINT64_MAX;
 }
 
 /* The longest context of which one sequence fits; 0 when not even the shortest does. */

@@ -161,6 +161,7 @@ static void usage_fill(const struct engine *e, const struct eng_stream *st, stru
 
     u->prompt = st->req->n_ids;
     u->cached = q ? q->cache.cached : 0;
+    u->tier = st->tier < u->cached ? st->tier : u->cached;
     u->queued_ns = admitted > since ? admitted - since : 0;
     if (!q)
         return;
@@ -191,6 +192,7 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     } else {
         e->queue_dirty = true;
     }
+    espill_gone(e, stream);
     sched_remove(e->sched, stream);
     e->calm = false;
     if (st->skipped)
@@ -199,6 +201,15 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
         *event_push(e, st->id, STREAM_EV_END, e->now_ns) = *ev;
     st->req = NULL;
     atomic_fetch_sub(&e->live, 1);
+}
+
+void stream_hold(struct engine *e, uint32_t stream) {
+    struct eng_stream *st = &e->streams[stream];
+    bool hold = st->held || st->fetching;
+
+    if (hold != st->told_hold)
+        sched_hold(e->sched, stream, hold);
+    st->told_hold = hold;
 }
 
 void streams_end_all(struct engine *e, enum stream_reason reason, int status) {
@@ -244,6 +255,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
             e->queue_dirty = true;
             ecache_look(e, i);
             ecache_changed(e);
+            espill_look(e, i);
             return;
         }
         st->req = NULL;

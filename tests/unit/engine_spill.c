@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+/* The tier on disk under a real model: a prompt that comes back after a restart, or after memory had no room for it,
+ * is answered with the same bits as one that is read from its first token, and only for the user whose it was;
+ * damage, other models and directories that cannot be used cost a reading and nothing else. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+#include "engine_priv.h"
+#include "engrun.h"
+#include "ipctest.h"
+#include "leakcheck.h"
+#include "spilltest.h"
+
+enum { LONGEST = 1200 };
+
+static struct spilltest t;
+static struct engrun run;
+static uint32_t gens[ENGRUN_STREAMS];
+static struct engine_options opt;
+static uint32_t ids[LONGEST];
+
+static void setup(void) {
+    leakcheck_setup();
+    spilltest_init(&t, NULL);
+    memset(gens, 0, sizeof gens);
+    opt = (struct engine_options){ .backend = "cpu",
+                                   .context_tokens = 2048,
+                                   .max_seqs = 2,
+                                   .cache_slots = 8,
+                                   .spill_dir = t.dir,
+                                   .spill_bytes = 1 << 30,
+                                   .spill_min_tokens = 128,
+                                   .spill_survive = true };
+    spilltest_text(3, ids, LONGEST);
+}
+
+static void teardown(void) {
+    spilltest_done(&t);
+    leakcheck_teardown();
+}
+
+static void open_nano(void) {
+    engrun_open(&run, ckpt_model("nano"), &opt);
+    engrun_start(&run);
+}
+
+static struct engine_tier tier(void) {
+    struct engine_tier r;
+
+    engine_get_tier(run.e, &r);
+    return r;
+}
+
+/* Nothing is under way, and whatever was taken for it has been given back. */
+static void settle(void) {
+    const char *what = "";
+    struct engine_stats st;
+    struct engine_info in;
+
+    engine_get_info(run.e, &in);
+    for (int i = 0; i < 4000; i++) {
+        engine_get_stats(run.e, &st);
+        if (st.asleep && st.free_pages == in.n_pages && st.free_slots == in.n_slots)
+            break;
+        engrun_sleep_ms(1);
+    }
+    ck_assert_uint_eq(st.free_pages, in.n_pages);
+    ck_assert_uint_eq(st.free_slots, in.n_slots);
+    if (run.e->prefix)
+        ck_assert_msg(prefix_check(run.e->prefix, &what) == 0, "%s", what);
+}
+
+static void close_nano(void) {
+    settle();
+    ck_assert_int_eq(engrun_close(&run), 0);
+}
+
+static struct sched_req request(uint32_t stream, uint32_t uid, const uint32_t *text, uint32_t n) {
+    struct sched_req q = engrun_req(stream, text, n, 3);
+
+    q.stream.gen = ++gens[stream];
+    q.uid = uid;
+    q.ignore_eos = true;
+    q.sampling.logprobs = true;
+    q.sampling.n_alts = STREAM_MAX_ALTS;
+    return q;
+}
+
+/* Tokens that were found ready. The answer must be that of a request that may find nothing. */
+static uint32_t ask(uint32_t uid, const uint32_t *text, uint32_t n) {
+    struct sched_req q = request(0, uid, text, n), plain = request(1, uid, text, n);
+    const struct engrun_stream *s, *c;
+    uint32_t cached;
+
+    engrun_submit(&run, &q);
+    s = engrun_wait_gen(&run, 0, gens[0]);
+    plain.no_cache = true;
+    engrun_submit(&run, &plain);
+    c = engrun_wait_gen(&run, 1, gens[1]);
+    ck_assert_int_eq(s->end.status, 0);
+    ck_assert_uint_eq(s->n_tokens, 3);
+    ck_assert_mem_eq(s->tokens, c->tokens, 3 * sizeof s->tokens[0]);
+    ck_assert_mem_eq(&s->logprob, &c->logprob, sizeof s->logprob);
+    for (uint32_t i = 0; i < s->n_alts; i++)
+        ck_assert(s->alts[i].token == c->alts[i].token && s->alts[i].logprob == c->alts[i].logprob);
+    ck_assert_uint_eq(c->end.u.usage.cached, 0);
+    cached = s->end.u.usage.cached;
+    return cached;
+}
+
+START_TEST(it_survives_a_restart) {
+    opt.cache = _i & 1 ? ENGINE_CACHE_FP8 : ENGINE_CACHE_F32;
+    opt.spill_plain = _i & 1;
+    open_nano();
+    ck_assert_msg(tier().on, "%s", tier().text);
+    ck_assert_uint_eq(ask(7, ids, 700), 0);
+    close_nano();
+    ck_assert_uint_gt(spilltest_files(&t, ".state"), 0);
+    open_nano();
+    ck_assert_uint_gt(tier().checkpoints, 0);
+    ck_assert_uint_eq(ask(8, ids, 700), 0); /* somebody else's */
+    ck_assert_uint_eq(tier().read, 0);
+    ck_assert_uint_eq(ask(7, ids, 700), 640);
+    ck_assert_uint_eq(tier().read, 1);
+    ck_assert_uint_eq(ask(7, ids, 700), 640); /* from memory this time */
+    ck_assert_uint_eq(tier().read, 1);
+    ck_assert_uint_eq(ask(7, ids, 1000), 640); /* and a longer one begins there */
+    close_nano();
+    open_nano();
+    ck_assert_uint_gt(ask(7, ids, 1000), 900);
+    ck_assert_uint_eq(tier().damaged, 0);
+    close_nano();
+}
+END_TEST
+
+START_TEST(the_reference_backend_too) {
+    opt.backend = "ref";
+    open_nano();
+    ck_assert_uint_eq(ask(7, ids, 272), 0);
+    close_nano();
+    open_nano();
+    ck_assert_uint_eq(ask(7, ids, 272), 256);
+    ck_assert_uint_eq(tier().read, 1);
+    close_nano();
+}
+END_TEST
+
+/* Usage tells what came from the disk, for the request that waited for it and no other. */
+START_TEST(usage_says_so) {
+    struct sched_req q;
+
+    open_nano();
+    ask(7, ids, 700);
+    close_nano();
+    open_nano();
+    q = request(0, 7, ids, 700);
+    engrun_submit(&run, &q);
+    ck_assert_uint_eq(engrun_wait_gen(&run, 0, gens[0])->end.u.usage.tier, 640);
+    q = request(0, 7, ids, 700);
+    engrun_submit(&run, &q);
+    ck_assert_uint_eq(engrun_wait_gen(&run, 0, gens[0])->end.u.usage.tier, 0);
+    ck_assert_uint_eq(run.s[0].end.u.usage.cached, 640);
+    close_nano();
+}
+END_TEST
+
+/* Too little memory for what users come back to: the disk has it, without anything of an earlier daemon. */
+START_TEST(what_memory_has_no_room_for) {
+    uint32_t found = 0;
+
+    opt.spill_survive = false;
+    opt.cache_slots = 3;
+    open_nano();
+    for (uint32_t round = 0; round < 3; round++)
+        for (uint32_t i = 0; i < 5; i++) {
+            spilltest_text(8 * i, ids, 400);
+            found += ask(7, ids, 400) >= 320;
+            settle();
+        }
+    ck_assert_uint_ge(found, 6);
+    ck_assert_uint_gt(tier().read, 3);
+    close_nano();
+    ck_assert_uint_eq(spilltest_files(&t, ".page") + spilltest_files(&t, ".state"), 0);
+}
+END_TEST
+
+/* Branches, re-sent prompts, edits at the end, in too little memory, over restarts. */
+START_TEST(any_prompts) {
+    struct ipc_rng r = { .s = (uint64_t)_i + 11 };
+    uint32_t hits = 0;
+
+    opt.cache_slots = 4;
+    opt.n_pages = 16;
+    opt.spill_bytes = 4 << 20; /* the tier itself throws things out */
+    for (uint32_t life = 0; life < 3; life++) {
+        opt.spill_plain = life == 1;
+        open_nano();
+        for (uint32_t i = 0; i < 8; i++) {
+            uint32_t n = 270 + ipc_below(&r, 500);
+
+            spilltest_text(ipc_below(&r, 6), ids, 1000); /* halves in common */
+            if (ipc_below(&r, 3) == 0)
+                ids[n - 1 - ipc_below(&r, 100)] ^= 1;
+            hits += ask(7 + ipc_below(&r, 2), ids, n) > 0;
+        }
+        close_nano();
+    }
+    ck_assert_uint_gt(hits, 3);
+    ck_assert_uint_le(spilltest_bytes(&t), opt.spill_bytes);
+}
+END_TEST
+
+static void flip(const char *ending, off_t at) {
+    char path[400];
+    uint8_t b;
+    int fd;
+
+    ck_assert(spilltest_first(&t, ending, path, sizeof path));
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pread(fd, &b, 1, at), 1);
+    b ^= 0x10;
+    ck_assert_int_eq(pwrite(fd, &b, 1, at), 1);
+    close(fd);
+}
+
+START_TEST(damage_is_a_miss) {
+    for (int i = 0; i < 2; i++) {
+        open_nano();
+        ask(7, ids, 300);
+        close_nano();
+        ck_assert_uint_eq(spilltest_files(&t, ".state"), 1);
+        flip(i ? ".page" : ".state", 9000);
+        open_nano();
+        ck_assert_uint_eq(ask(7, ids, 300), 0); /* the same text all the same */
+        ck_assert_uint_eq(tier().damaged, 1);
+        close_nano(); /* and it was written anew */
+        open_nano();
+        ck_assert_uint_eq(ask(7, ids, 300), 256);
+        close_nano();
+        spilltest_empty(&t);
+    }
+}
+END_TEST
+
+START_TEST(another_model_or_backend) {
+    open_nano();
+    ask(7, ids, 300);
+    close_nano();
+    opt.backend = "ref";
+    open_nano();
+    ck_assert_uint_eq(ask(7, ids, 140), 0);
+    ck_assert_uint_gt(tier().foreign, 0);
+    close_nano();
+    opt.backend = "cpu";
+    opt.cache = ENGINE_CACHE_BF16;
+    open_nano();
+    ck_assert_uint_eq(ask(7, ids, 300), 0);
+    close_nano();
+    engrun_open(&run, ckpt_model("twin-a"), &opt);
+    engrun_start(&run);
+    ck_assert_uint_eq(ask(7, ids, 300), 0);
+    close_nano();
+    ck_assert_ptr_nonnull(strstr(spilltest_log(&t), "of another model or version"));
+    opt.cache = ENGINE_CACHE_F32;
+    open_nano(); /* the first one's are still there */
+    ck_assert_uint_eq(ask(7, ids, 300), 256);
+    close_nano();
+}
+END_TEST
+
+/* A client that goes away while its prompt is fetched, and an engine that stops then. */
+START_TEST(ends_while_it_is_fetched) {
+    struct sched_req q[4];
+
+    open_nano();
+    for (uint32_t i = 0; i < 4; i++) {
+        spilltest_text(8 * i, ids + 300 * i, 300);
+        ask(7, ids + 300 * i, 300);
+    }
+    close_nano();
+    for (uint32_t round = 0; round < 6; round++) {
+        open_nano();
+        for (uint32_t i = 0; i < 4; i++) {
+            q[i] = request(i, 7, ids + 300 * i, 300);
+            engrun_submit(&run, &q[i]);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            if ((round + i) % 2)
+                engine_cancel(run.e, q[i].stream);
+        for (uint32_t i = 0; round < 4 && i < 4; i++)
+            engrun_wait_gen(&run, i, gens[i]);
+        if (round < 4) {
+            ck_assert_uint_eq(run.e->spill.n_fetching, 0);
+            ck_assert_uint_eq(ask(7, ids, 300), 256);
+            settle();
+        }
+        ck_assert_int_eq(engrun_close(&run), 0);
+    }
+    ck_assert_uint_eq(spilltest_files(&t, ".tmp"), 0);
+}
+END_TEST
+
+START_TEST(what_is_too_short_stays_out) {
+    opt.spill_min_tokens = 1024;
+    open_nano();
+    ask(7, ids, 700);
+    close_nano();
+    ck_assert_uint_eq(spilltest_files(&t, ".state"), 0);
+}
+END_TEST
+
+START_TEST(directories_that_cannot_be_used) {
+    char nowhere[100];
+    struct spilltest other = t;
+    struct xerr note, err = { 0 };
+
+    snprintf(nowhere, sizeof nowhere, "%s/nowhere", t.dir);
+    opt.spill_dir = nowhere;
+    open_nano();
+    ask(7, ids, 300);
+    ck_assert(!tier().on && tier().wanted);
+    ck_assert_ptr_nonnull(strstr(tier().text, "No such file"));
+    close_nano();
+    opt.spill_dir = t.dir;
+    ck_assert_int_eq(spill_open(&other.o, &other.s, &note, &err), 0);
+    open_nano();
+    ask(7, ids, 300);
+    ck_assert_ptr_nonnull(strstr(tier().text, "another glmd uses it"));
+    close_nano();
+    spill_close(other.s);
+    opt.cache_slots = 0;
+    open_nano();
+    ask(7, ids, 300);
+    ck_assert_ptr_nonnull(strstr(tier().text, "no prefix cache"));
+    close_nano();
+    opt.cache_slots = 8;
+    opt.spill_keep_free = UINT64_MAX; /* full */
+    open_nano();
+    ask(7, ids, 300);
+    ask(7, ids, 700);
+    close_nano();
+    ck_assert_ptr_nonnull(strstr(spilltest_log(&t), "is full"));
+    opt.spill_dir = NULL;
+    open_nano();
+    ck_assert(!tier().wanted);
+    close_nano();
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("engine_spill");
+    TCase *tc = tcase_create("spill");
+    SRunner *sr;
+    int failed;
+
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, it_survives_a_restart, 0, 2);
+    tcase_add_test(tc, the_reference_backend_too);
+    tcase_add_test(tc, usage_says_so);
+    tcase_add_test(tc, what_memory_has_no_room_for);
+    tcase_add_loop_test(tc, any_prompts, 0, 1);
+    tcase_add_test(tc, damage_is_a_miss);
+    tcase_add_test(tc, another_model_or_backend);
+    tcase_add_test(tc, ends_while_it_is_fetched);
+    tcase_add_test(tc, what_is_too_short_stays_out);
+    tcase_add_test(tc, directories_that_cannot_be_used);
+    suite_add_tcase(s, tc);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
