@@ -29,7 +29,8 @@ struct account {
     uint32_t uid;
     uint32_t jobs; /* live ones; 0 = idle */
     uint32_t weight;
-    bool used, backlog;  /* backlog: has something to be read */
+    uint32_t backlog; /* jobs that have something to be read */
+    bool used;
     bool held, held_low; /* scratch of a look at the queue: over its quota */
     uint64_t served;     /* UNIT / weight for each token */
     uint64_t tokens;     /* the same, not divided */

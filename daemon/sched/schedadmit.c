@@ -21,12 +21,12 @@ void accounts_refresh(struct sched *s) {
         s->accounts[i].trial = 0;
     for (uint32_t i = 0; i < s->n_queue; i++)
         if (!s->entries[s->queue[i]].held)
-            account_of(s, &s->entries[s->queue[i]])->trial = 1;
+            account_of(s, &s->entries[s->queue[i]])->trial++;
     for (uint32_t i = 0; i < s->n_admitted; i++) {
         const struct entry *e = &s->entries[s->admitted[i]];
 
         if (e->state == SCHED_FILL && !e->skipped && !e->paused)
-            account_of(s, e)->trial = 1;
+            account_of(s, e)->trial++;
     }
     for (uint32_t i = 0; i < s->n_accounts; i++)
         if (s->accounts[i].trial && s->accounts[i].backlog && s->accounts[i].served < least)
@@ -38,7 +38,7 @@ void accounts_refresh(struct sched *s) {
 
         if (a->trial && !a->backlog && a->served < s->floor && !FAULT(sched_keeps_leads))
             a->served = s->floor;
-        a->backlog = a->trial != 0;
+        a->backlog = (uint32_t)a->trial;
     }
 }
 

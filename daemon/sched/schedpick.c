@@ -37,7 +37,8 @@ static struct entry *fill_of_user(struct sched *s, uint32_t account, bool low, u
     return best;
 }
 
-/* Between users: the short ones of those who are not ahead, the shortest first; else the least served. */
+/* Between users: short ones of those who want nothing else and are not ahead, the shortest first; else the least
+ * served. */
 static struct entry *fill_of_class(struct sched *s, bool low, uint64_t now_ns) {
     struct entry *best = NULL;
     uint64_t least = UINT64_MAX, best_served = 0;
@@ -56,7 +57,7 @@ static struct entry *fill_of_class(struct sched *s, bool low, uint64_t now_ns) {
 
         if (!can_fill(e) || is_low(e) != low || fill_of_user(s, e->account, low, now_ns) != e)
             continue;
-        is_short = e->left < SCHED_SHORT_TOKENS && a->trial - least <= shares(a, SHORT_LEAD) &&
+        is_short = a->backlog == 1 && e->left < SCHED_SHORT_TOKENS && a->trial - least <= shares(a, SHORT_LEAD) &&
                    !FAULT(sched_short_waits);
         if (!best || (is_short && (!best_short || e->left - e->part < best->left - best->part)) ||
             (!is_short && !best_short && a->trial < best_served)) {

@@ -45,7 +45,7 @@ enum sched_state {
 enum {
     SCHED_WEIGHT = 100,        /* of a user whose jobs state none */
     SCHED_WEIGHT_MAX = 10000,
-    SCHED_SHORT_TOKENS = 2048, /* with fewer tokens to read a prompt goes before long ones */
+    SCHED_SHORT_TOKENS = 2048, /* with fewer tokens to read a user's only prompt goes before long ones */
 };
 
 struct sched_config {
@@ -111,9 +111,10 @@ uint32_t sched_job_pages(const struct sched *s, uint32_t job); /* pages reserved
 
 /* What the next chunk of at most `rows` rows reads of whose prompts, given out in pieces of `grid` tokens or what is
  * left of a prompt, so a part is a multiple of grid unless it ends its prompt. Interactive prompts go first, but one
- * chunk in aging_ns is for background ones that waited as long. Among them short ones, unless their user is ahead
- * of the others; then the least served user's; of a user's the one that waited longer than aging_ns, else the one
- * with the fewest tokens left. Nothing is charged until sched_filled. Returns how many parts. */
+ * chunk in aging_ns is for background ones that waited as long. Among them the short one of a user who has no other,
+ * unless that user is ahead of the others; then the least served user's; of a user's the one that waited longer
+ * than aging_ns, else the one with the fewest tokens left. Nothing is charged until sched_filled. Returns how many
+ * parts. */
 struct sched_part {
     uint32_t job, tokens;
 };
