@@ -105,7 +105,8 @@ static int make_vocab(struct daemon *d, const struct model_config *cfg, struct x
 
         int kind = tok_bytes(d->tok, i, &bytes, &len);
 
-        if (kind >= 0)
+        /* what the output parser never shows has no bytes: a stop string must not be found in it */
+        if (kind >= 0 && (!(kind & TOK_SPECIAL) || FAULT(special_has_bytes)))
             memcpy(d->vocab_bytes + at, bytes, len);
         else
             len = 0;

@@ -241,6 +241,25 @@ START_TEST(loops_end) {
 }
 END_TEST
 
+/* Marks that no client sees are not searched for stop strings: engine and client would see different ends. */
+START_TEST(stops_are_not_found_in_marks) {
+    char script[5000], dir[4096];
+    glmd_req *r;
+
+    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\ntokens 300 4062 301 4064 302\n", dir);
+    start(NULL, script);
+    r = ask(ask_text, 9);
+    set(r, GLMD_KEY_THINKING, 0);
+    ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_STOP, "MASK", 4), 0);
+    ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_STOP, "sop", 3), 0);
+    finish(&a, r);
+    ck_assert_uint_eq(a.reason, GLMD_REASON_LENGTH);
+    ck_assert_uint_eq(a.n_tokens, 9);
+    stop();
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_control");
     TCase *tc = tcase_create("control");
@@ -253,6 +272,7 @@ int main(void) {
     tcase_add_test(tc, budget_without_thinking);
     tcase_add_test(tc, calls_as_asked);
     tcase_add_test(tc, loops_end);
+    tcase_add_test(tc, stops_are_not_found_in_marks);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

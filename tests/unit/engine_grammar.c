@@ -155,6 +155,35 @@ START_TEST(calls_or_text) {
 }
 END_TEST
 
+/* A stop string ends the text all the same, wherever it stands. */
+START_TEST(stop_string_in_document) {
+    static const uint32_t prompt[1] = { 1 };
+    static const struct sched_text stop = { .s = "\"a\"", .len = 3 };
+    struct grammar *g = schema(SCHEMA);
+    const struct engrun_stream *s;
+    struct sched_req q[4];
+    struct engrun r;
+
+    start(&r, "logits 0 5:1\n");
+    for (uint32_t i = 0; i < 4; i++) {
+        q[i] = engrun_req(i, prompt, 1, 0);
+        q[i].sampling.temperature = 50.0f;
+        q[i].sampling.seed = i;
+        q[i].control.grammar = g;
+        q[i].stops = &stop;
+        q[i].n_stops = 1;
+        engrun_submit(&r, &q[i]);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        s = engrun_wait_end(&r, i);
+        ck_assert_uint_eq(s->end.reason, STREAM_END_STOP_STRING);
+        ck_assert_ptr_nonnull(strstr(text_of(s, 0), "\"a\""));
+    }
+    ck_assert_int_eq(engrun_close(&r), 0);
+    grammar_free(g);
+}
+END_TEST
+
 START_TEST(demanded_calls) {
     static const char tool[] = "{\"name\": \"go\", \"parameters\": {\"type\": \"object\", \"properties\": {\"n\": "
                                "{\"type\": \"integer\", \"maximum\": 99, \"minimum\": 0}}, \"required\": [\"n\"], "
@@ -213,6 +242,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, random_walks_are_documents);
     tcase_add_test(tc, calls_or_text);
+    tcase_add_test(tc, stop_string_in_document);
     tcase_add_test(tc, demanded_calls);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
