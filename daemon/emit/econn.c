@@ -58,10 +58,6 @@ void econn_unlock(struct emit_conn *c) {
         e->opt.kick(e->opt.ctx);
 }
 
-/* Measured by `make bench-ipc` on a guest of two cores: a token from its event to its record, and a bell for
- * a client that sleeps. */
-enum { TOKEN_NS = 220, BELL_NS = 8000 };
-
 void econn_live_more(struct emit_conn *c) {
     uint32_t before = atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
 

@@ -21,7 +21,11 @@ enum {
     STORE_DEFAULT = 64 << 10,
     BATCH = 64,
     HANDOVER_MIN = 4096,
-    INLINE_STEP_NS = 20000 /* of the engine's time, for a step: what would take more is handed over */
+    INLINE_STEP_NS = 18000, /* of the engine's time, for a step: what would take more is handed over */
+    PACE_FIRST = PACE_ONE * 3 / 4,
+    PACE_FROM_NS = 4000, /* what is estimated at less says little */
+    PROBE_STEPS = 64,    /* one in so many that are handed over is published all the same, to see what that costs now */
+    PROBE_STEP_NS = 2 * INLINE_STEP_NS /* unless it is far too much by any account */
 };
 
 static uint32_t pow2_at_least(uint64_t n) {
@@ -64,6 +68,11 @@ int emit_new(const struct emit_options *opt, struct emit **ret) {
     e->opt = *opt;
     if (!e->opt.outbox_bytes)
         e->opt.outbox_bytes = OUTBOX_DEFAULT;
+    e->pace = opt->inline_step_ns ? PACE_ONE : PACE_FIRST;
+    if (!e->opt.inline_step_ns)
+        e->opt.inline_step_ns = INLINE_STEP_NS;
+    else
+        e->only_estimates = true;
     atomic_init(&e->retired, NO_STREAM);
     pthread_mutex_init(&e->moving, NULL);
     e->streams = calloc(opt->max_streams, sizeof *e->streams);
@@ -198,9 +207,27 @@ static void hand_over(struct emit *e, const struct stream_event *ev) {
     }
 }
 
+uint32_t emit_pace_next(uint32_t pace, uint64_t measured_ns, uint64_t estimate_ns) {
+    uint64_t now = measured_ns * PACE_ONE / estimate_ns;
+
+    if (now > 4 * PACE_ONE)
+        now = 4 * PACE_ONE;
+    if (now < PACE_ONE / 4)
+        now = PACE_ONE / 4;
+    return (uint32_t)((15 * (uint64_t)pace + now + 8) / 16);
+}
+
+static bool is_cheap(const struct emit *e) {
+    uint64_t ns = atomic_load_explicit(&((struct emit *)(uintptr_t)e)->step_ns, memory_order_relaxed);
+
+    if (ns * e->pace / PACE_ONE <= e->opt.inline_step_ns)
+        return true;
+    return !e->only_estimates && ns <= PROBE_STEP_NS && e->publish_calls % PROBE_STEPS == 0;
+}
+
+/* The answer is the same until the next publication, unless connections and streams come and go. */
 static bool publishes_itself(struct emit *e) {
-    return atomic_load_explicit(&e->n_conns, memory_order_relaxed) <= e->opt.inline_conns &&
-           atomic_load_explicit(&e->step_ns, memory_order_relaxed) <= INLINE_STEP_NS &&
+    return atomic_load_explicit(&e->n_conns, memory_order_relaxed) <= e->opt.inline_conns && is_cheap(e) &&
            spsc_is_drained(&e->handover);
 }
 
@@ -235,7 +262,7 @@ static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
     bool direct = publishes_itself(e);
     struct emit_conn *held = NULL, *next;
     bool handed = false;
-    uint64_t call = ++e->publish_calls;
+    uint64_t call = ++e->publish_calls, began = direct ? clock_now_ns() : 0, estimate = (uint64_t)n * TOKEN_NS;
 
     emit_enter(&e->engine_in);
     if (FAULT(slow_publish)) /* the handicap of `make bench` */
@@ -257,14 +284,19 @@ static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
         set_credit(s, estream_credit(s));
     }
     for (struct emit_conn *c = held; c; c = next) {
+        uint64_t bells = c->counts.sent;
+
         next = c->next_held;
         c->engine_holds = false;
         econn_settle(c);
+        estimate += (c->counts.sent - bells) * BELL_NS;
         econn_unlock(c);
     }
     emit_leave(&e->engine_in);
     if (handed)
         spsc_wake(&e->handover);
+    else if (direct && estimate >= PACE_FROM_NS && !e->only_estimates && !FAULT(emit_pace_fixed))
+        e->pace = emit_pace_next(e->pace, clock_now_ns() - began, estimate);
 }
 
 static uint32_t refresh_stream(struct emit_stream *s) {

@@ -37,6 +37,8 @@ struct emit_options {
     uint32_t outbox_bytes; /* per stream; 0 = 128 KiB. Touched only when a client is slow */
     uint32_t max_kept;     /* stores for streams that can be resumed */
     uint32_t store_bytes;  /* of each; 0 = 64 KiB */
+    uint32_t inline_step_ns; /* what costs the engine more a step is handed over; 0 = 18 us, measured; else, for tests,
+                              * as estimated */
     void *ctx;
     void (*kick)(void *ctx);                        /* credit may have come back: tell the engine */
     void (*wake_io)(void *ctx);                     /* something waits for emit_take_retired or _is_broken */

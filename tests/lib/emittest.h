@@ -27,6 +27,7 @@ extern struct stream_sink et_sink;
 extern struct tok *et_tok;
 extern _Atomic int et_kicks, et_wakes, et_cancels; /* calls of the hooks */
 extern _Atomic int et_retired;
+extern bool et_measuring; /* the engine measures what its publications cost, as in the daemon; before et_begin() */
 
 /* text: with the tokenizer of nano */
 void et_begin(uint32_t inline_conns, bool text);

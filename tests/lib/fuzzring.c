@@ -212,6 +212,7 @@ void fuzz_ring_cleanup(void) {
 
 static void daemon_begin(void) {
     struct emit_options eo = {.max_streams = STREAMS,
+                              .inline_step_ns = UINT32_MAX, /* there is no emit thread */
                               .inline_conns = 8,
                               .outbox_bytes = 8192,
                               .max_kept = KEPT,

@@ -109,6 +109,7 @@ static void begin(void) {
     static const struct prep_model model = {.vocab_tokens = VOCAB, .context_tokens = 1024};
     struct emit_options eo = {.max_streams = STREAMS,
                               .inline_conns = STREAMS,
+                              .inline_step_ns = UINT32_MAX, /* there is no emit thread */
                               .max_kept = 4,
                               .kick = nothing,
                               .wake_io = wake_io,
