@@ -101,7 +101,8 @@ static void text_mask(const struct grammar *g, struct grammar_work *w, struct gr
     switch (s->mode) {
     case MODE_STRING:
     case MODE_IN_KEY:
-        if (s->sub == SUB_PLAIN && (s->mode == MODE_STRING || gram_free_chars(g, s))) {
+        if (s->sub == SUB_PLAIN && (s->mode == MODE_STRING || gram_free_chars(g, s)) &&
+            !FAULT(grammar_slow_masks)) {
             gram_walk_clean(g, s, words);
             gram_walk(g, w, s, &v->quote, 0, v->quote.n, words);
             return;

@@ -205,6 +205,7 @@ struct gsaved {
     struct gscalar scalar[GRAM_SIDE];
     struct glevel level[2];
     struct gthread thread[2 * GRAM_SIDE];
+    int reach; /* how much of it is filled */
 };
 
 struct grammar_work {

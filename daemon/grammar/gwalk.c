@@ -110,12 +110,22 @@ static void take_subtree(const struct grammar *g, const struct grammar_state *s,
     }
 }
 
-static void save(const struct grammar_state *s, struct gsaved *to) {
-    uint32_t low = s->depth ? s->depth - 1u : 0;
-    const struct glevel *a = &s->level[low], *b = &s->level[s->depth];
+/* How much of the state byte b can change: 0 what stands in front, 1 the innermost level too, 2 the one below
+ * it. */
+static int reach_of(const struct grammar_state *s, uint8_t b) {
+    if (b == '}' || b == ']')
+        return 2;
+    return s->mode == MODE_STRING && b != '"' ? 0 : 1;
+}
+
+static void save(const struct grammar_state *s, struct gsaved *to, int reach) {
+    const struct glevel *b = &s->level[s->depth], *a = reach > 1 && s->depth ? b - 1 : b;
 
     memcpy(to->small, s, sizeof to->small);
     memcpy(to->scalar, s->scalar, s->n_scalars * sizeof *s->scalar);
+    to->reach = reach;
+    if (!reach)
+        return;
     to->level[0] = *a;
     to->level[1] = *b;
     memcpy(to->thread, s->thread + a->first, (size_t)(b->first + b->n - a->first) * sizeof *s->thread);
@@ -126,33 +136,112 @@ static void put_back(struct grammar_state *s, const struct gsaved *from) {
 
     memcpy(s, from->small, sizeof from->small);
     memcpy(s->scalar, from->scalar, s->n_scalars * sizeof *s->scalar);
-    s->level[s->depth ? s->depth - 1u : 0] = *a;
+    if (!from->reach)
+        return;
+    s->level[from->reach > 1 && s->depth ? s->depth - 1u : s->depth] = *a;
     s->level[s->depth] = *b;
     memcpy(s->thread + a->first, from->thread, (size_t)(b->first + b->n - a->first) * sizeof *s->thread);
 }
 
+/* b cannot come, whatever the alternatives: most bytes behind a quote, found out without touching the state.
+ */
+static bool hopeless(const struct grammar_state *s, uint8_t b) {
+    bool blank = b == ' ' || b == '\n' || b == '\t' || b == '\r';
+
+    switch (s->mode) {
+    case MODE_AFTER:
+        return !blank && b != ',' && b != '}' && b != ']';
+    case MODE_COLON:
+        return !blank && b != ':';
+    case MODE_KEY:
+        return !blank && b != '"';
+    case MODE_KEY_OR_END:
+        return !blank && b != '"' && b != '}';
+    case MODE_VALUE:
+        return !blank && !memchr("\"{[-0123456789tfn", b, 17);
+    case MODE_ELEMENT_OR_END:
+        return !blank && !memchr("]\"{[-0123456789tfn", b, 18);
+    default:
+        return false;
+    }
+}
+
+/* ASCII characters inside the string, at most `more` of them, change nothing that a token could reach. */
+static bool steady(const struct grammar *g, const struct grammar_state *s, uint32_t more) {
+    const struct glevel *l = &s->level[s->depth];
+
+    if (s->sub != SUB_PLAIN)
+        return false;
+    if (s->mode == MODE_IN_KEY) {
+        for (uint32_t i = 0; i < l->n; i++) {
+            const struct gthread *t = &s->thread[l->first + i];
+
+            if (l->alive >> i & 1 && (t->lo < t->hi || !gram_fits(g, s, g->leaf[t->leaf].other)))
+                return false;
+        }
+        return true;
+    }
+    for (uint32_t i = 0; i < s->n_scalars; i++) {
+        const struct gleaf *x = &g->leaf[s->scalar[i].leaf];
+
+        if (x->how != HOW_FREE || s->chars < x->min || (x->max != GRAM_NONE && x->max - s->chars < more))
+            return false;
+    }
+    return s->mode == MODE_STRING;
+}
+
+/* Where a walk stands: saved[0 .. n) are older values of s, n_at[d] of them belong to the first d bytes. */
+struct path {
+    uint32_t n, n_at[GRAMMAR_MAX_TOKEN_BYTES + 1];
+    bool steady[GRAMMAR_MAX_TOKEN_BYTES + 1];
+    bool kept; /* saved[n] is the value s has */
+};
+
+/* s takes the byte of node n, which stands behind depth - 1 bytes of the path. */
+static bool take_byte(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+                      struct path *p, const struct gnode *n) {
+    uint32_t before = n->depth - 1u;
+    int reach;
+
+    while (p->n > p->n_at[before]) {
+        put_back(s, &w->saved[--p->n]);
+        p->kept = true;
+    }
+    p->n_at[n->depth] = p->n;
+    p->steady[n->depth] = p->steady[before];
+    if (p->steady[before] && inside_string(n->byte) && n->byte < 0x80)
+        return true;
+    if (hopeless(s, n->byte))
+        return false;
+    reach = reach_of(s, n->byte);
+    if (!p->kept || w->saved[p->n].reach < reach)
+        save(s, &w->saved[p->n], reach);
+    p->n_at[n->depth] = ++p->n;
+    p->kept = false;
+    if (!gram_byte(g, s, n->byte))
+        return false;
+    p->steady[n->depth] = (s->mode == MODE_STRING || s->mode == MODE_IN_KEY) && steady(g, s, n->rest);
+    return true;
+}
+
 void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
                const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words) {
-    uint32_t base, at;
+    struct path p = {.n = 0};
 
     if (from == to)
         return;
-    base = t->node[from].depth - 1u;
-    at = base; /* bytes s has taken; saved[k] is the value before byte k */
+    p.n_at[t->node[from].depth - 1u] = 0;
+    p.steady[t->node[from].depth - 1u] =
+        (s->mode == MODE_STRING || s->mode == MODE_IN_KEY) && steady(g, s, GRAMMAR_MAX_TOKEN_BYTES);
     for (uint32_t i = from; i < to;) {
         const struct gnode *n = &t->node[i];
 
-        if (at < n->depth)
-            save(s, &w->saved[n->depth]);
-        for (; at >= n->depth; at--)
-            put_back(s, &w->saved[at]);
-        at = n->depth;
-        if (!gram_byte(g, s, n->byte)) {
+        if (!take_byte(g, w, s, &p, n)) {
             i = n->skip;
             continue;
         }
         mark_here(t, n, words);
-        if (n->clean && s->sub == SUB_PLAIN && i + 1 < n->skip &&
+        if (n->clean && s->sub == SUB_PLAIN && i + 1 < n->skip && !FAULT(grammar_slow_masks) &&
             (s->mode == MODE_STRING || (s->mode == MODE_IN_KEY && gram_free_chars(g, s)))) {
             take_subtree(g, s, t, i, words);
             i = n->skip;
@@ -160,8 +249,8 @@ void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_s
             i++;
         }
     }
-    for (; at > base; at--)
-        put_back(s, &w->saved[at]);
+    while (p.n > 0)
+        put_back(s, &w->saved[--p.n]);
 }
 
 /* Tokens that begin at most `chars` characters. */

@@ -155,7 +155,7 @@ void gt_vocab_new(struct gt_vocab *v, uint32_t n, uint32_t marks, uint64_t seed)
                                   .value_open = v->mark0 + GT_VALUE,
                                   .value_close = v->mark0 + GT_VALUE_END,
                                   .text_end = v->stops[0]};
-    ck_assert_int_eq(grammar_vocab_new(&v->view, &v->tables, NULL), 0);
+    must(grammar_vocab_new(&v->view, &v->tables, NULL) == 0);
 }
 
 void gt_vocab_done(struct gt_vocab *v) {

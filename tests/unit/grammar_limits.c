@@ -154,21 +154,21 @@ static const struct {
     int code;
     const char *says;
 } costly[] = {
-    {0, NULL},                            /* 0: 30 levels of arrays */
-    {-E2BIG, "nested too deep"},          /* 1: 200 */
-    {0, NULL},                            /* 2: every level refers twice to the next */
-    {-E2BIG, "side by side"},             /* 3: the same, but each level begins alike */
-    {0, NULL},                            /* 4: 4096 strings */
-    {-E2BIG, "4096"},                     /* 5: 5000 */
-    {0, NULL},                            /* 6: 128 members */
-    {-E2BIG, "128"},                      /* 7: 129 */
-    {0, NULL},                            /* 8: 32 objects that begin alike */
-    {-E2BIG, "32 alternatives"},          /* 9: 33 */
-    {-E2BIG, "work"},                     /* 10: references over a large document */
-    {-E2BIG, "bytes"},                    /* 11: too large */
-    {-E2BIG, "states"}, /* 12: counted repeats of anything */
-    {0, NULL},                            /* 13: 1000 constants side by side are one list */
-    {-E2BIG, "nests"},                    /* 14: must nest deeper than is possible */
+    {0, NULL},                   /* 0: 30 levels of arrays */
+    {-E2BIG, "nested too deep"}, /* 1: 200 */
+    {0, NULL},                   /* 2: every level refers twice to the next */
+    {-E2BIG, "side by side"},    /* 3: the same, but each level begins alike */
+    {0, NULL},                   /* 4: 4096 strings */
+    {-E2BIG, "4096"},            /* 5: 5000 */
+    {0, NULL},                   /* 6: 128 members */
+    {-E2BIG, "128"},             /* 7: 129 */
+    {0, NULL},                   /* 8: 32 objects that begin alike */
+    {-E2BIG, "32 alternatives"}, /* 9: 33 */
+    {-E2BIG, "work"},            /* 10: references over a large document */
+    {-E2BIG, "bytes"},           /* 11: too large */
+    {-E2BIG, "states"},          /* 12: counted repeats of anything */
+    {0, NULL},                   /* 13: 1000 constants side by side are one list */
+    {-E2BIG, "nests"},           /* 14: must nest deeper than is possible */
 };
 
 static void make_costly(int i) {
@@ -281,6 +281,21 @@ START_TEST(blanks_and_nesting_end) {
     for (unsigned i = 0; i < 64; i++)
         ck_assert(feed(g, "]", 1));
     ck_assert(grammar_complete(g, state));
+    grammar_free(g);
+}
+END_TEST
+
+START_TEST(declared_members_come_once) {
+    static const char schema[] = "{\"properties\": {\"a\": {}, \"ab\": {}}}";
+    struct grammar *g;
+
+    ck_assert_int_eq(compile(schema, sizeof schema - 1, &g, NULL), 0);
+    grammar_begin(g, state);
+    ck_assert(feed(g, "{\"a\":1,\"x\":2,\"x\":3,\"ab\":4,\"a", 28));
+    ck_assert(!feed(g, "\"", 1) && feed(g, "c\":5}", 5) && grammar_complete(g, state));
+    /* an escape does not hide the name */
+    grammar_begin(g, state);
+    ck_assert(feed(g, "{\"a\":1,\"\\u0061", 14) && !feed(g, "\"", 1));
     grammar_free(g);
 }
 END_TEST
@@ -416,6 +431,7 @@ int main(void) {
     tcase_add_loop_test(tc, costly_schemas, 0, sizeof costly / sizeof *costly);
     tcase_add_test(tc, memory_is_bounded);
     tcase_add_test(tc, blanks_and_nesting_end);
+    tcase_add_test(tc, declared_members_come_once);
     tcase_add_test(tc, utf8_and_surrogates);
     tcase_add_test(tc, states_are_copies);
     tcase_add_test(tc, threads_share);

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/* grammar-mask: the time of one mask before sampling, on a generated vocabulary as large as the release's
+ * (154,856 tokens), for long documents of several schemas in several ways to piece them into tokens. Bar: the
+ * slowest token of all takes less than 1 ms of processor time (each place is measured three times and the
+ * fastest counts: a busy machine is not the grammar's). BENCH_HANDICAP=1 plants a fault: free strings no
+ * longer take whole sets of tokens. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "benchlib.h"
+#include "gramtest.h"
+
+enum { TOKENS = 154856, MARKS = 36, MAX_IDS = 1 << 17 };
+
+static const struct {
+    const char *name, *schema;
+} cases[] = {
+    {"any JSON", "{}"},
+    {"agent", "{\"type\": \"object\", \"properties\": {\"thought\": {\"type\": \"string\"}, \"steps\": "
+              "{\"type\": \"array\", \"items\": "
+              "{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"kind\": {\"const\": \"run\"}, "
+              "\"command\": {\"type\": \"string\"}, "
+              "\"seconds\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 3600}}, \"required\": "
+              "[\"kind\", \"command\"], "
+              "\"additionalProperties\": false}, {\"type\": \"object\", \"properties\": {\"kind\": "
+              "{\"const\": \"edit\"}, \"path\": "
+              "{\"type\": \"string\", \"maxLength\": 200}, \"lines\": {\"type\": \"array\", \"items\": "
+              "{\"type\": \"string\"}}}, "
+              "\"required\": [\"kind\", \"path\", \"lines\"], \"additionalProperties\": false}]}}, \"done\": "
+              "{\"type\": \"boolean\"}}, "
+              "\"required\": [\"thought\", \"steps\"], \"additionalProperties\": false}"},
+    {"lengths and patterns", "{\"type\": \"array\", \"items\": {\"type\": \"object\", \"properties\": "
+                             "{\"name\": {\"type\": \"string\", \"minLength\": 1, "
+                             "\"maxLength\": 40}, \"word\": {\"type\": \"string\", \"pattern\": \"^[a-z "
+                             "]+$\"}, \"line\": {\"type\": \"string\", "
+                             "\"pattern\": \"^[^@]*$\"}, \"day\": {\"type\": \"string\", \"pattern\": "
+                             "\"^\\\\d{4}-\\\\d{2}-\\\\d{2}$\"}}}}"},
+    {"side by side", "{\"type\": \"array\", \"items\": {\"anyOf\": [{\"properties\": {\"a\": {\"maxLength\": "
+                     "5}}}, {\"properties\": {\"a\": "
+                     "{\"pattern\": \"^[a-f]\"}}}, {\"properties\": {\"b\": {\"maxLength\": 50}}}, "
+                     "{\"properties\": {\"a\": {\"minLength\": 3}}}, "
+                     "{\"required\": [\"c\"]}, {\"properties\": {\"d\": {\"pattern\": \"x$\"}}}, "
+                     "{\"properties\": {\"e\": {\"pattern\": \"[^y]$\"}}}]}}"},
+};
+
+struct figures {
+    double worst, sum;
+    unsigned n;
+    char where[128];
+};
+
+static struct gt_vocab vocab;
+static struct grammar_work *work;
+static struct grammar_state *state;
+static uint32_t *mask, ids[MAX_IDS];
+
+static uint64_t own_ns(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static double one_mask(const struct grammar *g) {
+    double best = 1e9;
+
+    for (int i = 0; i < 3; i++) {
+        uint64_t t0 = own_ns();
+        double us;
+
+        grammar_mask(g, work, state, mask, vocab.n_words);
+        us = (double)(own_ns() - t0) / 1e3;
+        best = us < best ? us : best;
+    }
+    return best;
+}
+
+static void walk(const struct grammar *g, const char *name, const char *text, size_t n,
+                 struct texttest_rng *r, struct figures *f) {
+    size_t count = gt_pieces(&vocab, r, text, n, ids), at = 0;
+
+    grammar_begin(g, state);
+    for (size_t i = 0; i <= count; i++) {
+        double us = one_mask(g);
+
+        f->sum += us;
+        f->n++;
+        if (us > f->worst) {
+            f->worst = us;
+            snprintf(f->where, sizeof f->where, "%s, behind %.*s", name, (int)(at < 24 ? at : 24),
+                     text + (at < 24 ? 0 : at - 24));
+        }
+        if (i < count && grammar_advance(g, work, state, ids[i]) < 0) {
+            fprintf(stderr, "grammar-mask: %s does not take %.*s\n", name, (int)at, text);
+            exit(2);
+        }
+        if (i < count)
+            at += vocab.offsets[ids[i] + 1] - vocab.offsets[ids[i]];
+    }
+}
+
+int main(void) {
+    struct texttest_rng r = {77};
+    struct figures all = {0};
+    uint64_t t0;
+    struct xerr err;
+
+    if (bench_handicap())
+        setenv("GLMD_FAULT", "grammar_slow_masks", 1);
+    gt_vocab_new(&vocab, TOKENS, MARKS, 1);
+    state = malloc(grammar_state_bytes());
+    mask = calloc(vocab.n_words, sizeof *mask);
+    if (!state || !mask || grammar_work_new(&work) < 0)
+        return 2;
+    printf("# tables of %u tokens: %.1f MB\n", TOKENS, (double)grammar_vocab_bytes(vocab.tables) / 1e6);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct figures f = {0};
+        struct grammar *g;
+        json_t *schema = json_loads(cases[i].schema, 0, NULL);
+        double compile;
+
+        t0 = bench_now_ns();
+        if (!schema ||
+            grammar_new_schema(vocab.tables, (struct grammar_text){cases[i].schema, strlen(cases[i].schema)},
+                               0, &g, &err) < 0) {
+            fprintf(stderr, "grammar-mask: %s: %s\n", cases[i].name, err.msg);
+            return 2;
+        }
+        compile = (double)(bench_now_ns() - t0) / 1e6;
+        for (int k = 0; k < 40; k++) {
+            json_t *v = gt_random_value(&r, schema);
+            size_t n;
+            char *text = v ? gt_write(&r, v, 0, &n) : NULL;
+
+            if (text)
+                walk(g, cases[i].name, text, n, &r, &f);
+            free(text);
+            json_decref(v);
+        }
+        printf("# %-20s %6u masks, mean %6.1f us, worst %6.1f us (%s), compiled in %.1f ms, %.0f kB\n",
+               cases[i].name, f.n, f.sum / f.n, f.worst, f.where, compile, (double)grammar_bytes(g) / 1e3);
+        all.worst = f.worst > all.worst ? f.worst : all.worst;
+        grammar_free(g);
+        json_decref(schema);
+    }
+    grammar_work_free(work);
+    free(state);
+    free(mask);
+    gt_vocab_done(&vocab);
+    return bench_verdict("grammar-mask", all.worst / 1e3, "ms", 1.0, BENCH_AT_MOST);
+}
