@@ -48,6 +48,7 @@ struct glmd_conn {
     int fd_epoll; /* over sock, pipe, timer and wake: what glmd_get_fd() gives */
 
     struct glmw_u *u; /* the maps; NULL until made */
+    uint64_t features; /* asked for */
     const struct glmw_d GLMW_FOREIGN *d;
     size_t u_bytes;
     size_t d_bytes;
@@ -97,6 +98,8 @@ int cl_check(const glmd_conn *c);
 /* Marks the connection dead.  The first cause stays. */
 void cl_die(glmd_conn *c, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* Fills a struct of the caller that begins with its size. */
+int cl_give(void *ret, const void *from, size_t known);
 void cl_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 uint64_t cl_now_ns(void);
 

@@ -33,8 +33,9 @@ int cl_say(struct cl_say *s, int error, const char *fmt, ...) {
 }
 
 static int send_hello(glmd_conn *c, const struct glmd_options *opt, struct cl_say *say) {
+    c->features = CL_FEATURES | (opt->features & GLMW_FEAT_NUMBERS);
     struct glmw_hello h = {
-        .wire_min = GLMW_WIRE_MIN, .wire_max = GLMW_WIRE_MAX, .features_wanted = CL_FEATURES};
+        .wire_min = GLMW_WIRE_MIN, .wire_max = GLMW_WIRE_MAX, .features_wanted = c->features};
     h.page_size = (uint32_t)sysconf(_SC_PAGESIZE);
     const uint32_t sizes[4] = {opt->entries_log2, opt->records_log2, opt->payload_log2, opt->text_log2};
     for (unsigned i = 0; i < 4; i++)
@@ -141,10 +142,10 @@ static bool log2_ok(uint8_t v, unsigned min, unsigned max) {
     return v >= min && v <= max;
 }
 
-static const char *welcome_fault(const struct glmw_welcome *w) {
+static const char *welcome_fault(const struct glmw_welcome *w, uint64_t asked) {
     if (w->wire < GLMW_WIRE_MIN || w->wire > GLMW_WIRE_MAX)
         return "protocol version";
-    if (w->features & ~(uint64_t)CL_FEATURES)
+    if (w->features & ~asked)
         return "features that were not asked for";
     if (!w->generation)
         return "generation";
@@ -202,7 +203,7 @@ static bool header_matches(const struct glmw_d GLMW_FOREIGN *d, const struct glm
 
 static int map_regions(glmd_conn *c, const struct cl_fds *fds, struct cl_say *say) {
     const struct glmw_welcome *w = &c->hello;
-    const char *fault = welcome_fault(w);
+    const char *fault = welcome_fault(w, c->features);
     struct stat st;
     if (fault)
         return cl_say(say, -EPROTO, "%s: the daemon's welcome is wrong: %s", say->where, fault);

@@ -80,7 +80,7 @@ void cl_log(const char *fmt, ...) {
 }
 
 /* Fewer bytes for an older caller; the size it stated is left as it is. */
-static int give(void *ret, const void *from, size_t known) {
+int cl_give(void *ret, const void *from, size_t known) {
     uint32_t size;
     memcpy(&size, ret, sizeof size);
     if (size < sizeof size)
@@ -155,5 +155,5 @@ int glmd_get_info(glmd_conn *c, struct glmd_info *ret) {
     if (cl_bulk_max(c) > i.max_request_bytes)
         i.max_request_bytes = cl_bulk_max(c);
     memcpy(i.model, w->model, sizeof i.model - 1);
-    return give(ret, &i, sizeof i);
+    return cl_give(ret, &i, sizeof i);
 }

@@ -107,6 +107,7 @@ struct glmd_options {
     uint32_t records_log2; /* token ring; the daemon may grant less */
     uint32_t payload_log2; /* bytes of the arena that carries requests (large ones may go beside it) */
     uint32_t text_log2;    /* bytes of the arena that carries text back */
+    uint64_t features;     /* what to ask for besides the usual: GLMD_FEATURE_NUMBERS or 0 */
 };
 
 /* Opens a connection; blocks for at most timeout_ms.  opt may be NULL and is borrowed for the call.
@@ -142,6 +143,7 @@ enum glmd_state {
 #define GLMD_FEATURE_TOOL_EVENTS  0x0020u
 #define GLMD_FEATURE_TOKENIZE     0x0200u /* glmd_tokenize() and glmd_count() */
 #define GLMD_FEATURE_SCHEMA       0x0400u /* GLMD_KEY_SCHEMA and GLMD_KEY_JSON_OBJECT */
+#define GLMD_FEATURE_NUMBERS      0x0800u /* glmd_get_numbers(); only when asked for in the options */
 
 /* What a connection may do and what the daemon is doing.  A copy, taken at the time of the call. */
 struct glmd_info {
@@ -204,6 +206,74 @@ struct glmd_info {
     uint64_t user_refused;       /* requests refused for want of quota */
 };
 GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
+
+/* Pools, shares and what the prefix cache found, up to a second old.  Root and the daemon's own user see all
+ * users; others see their own. */
+enum glmd_why {
+    GLMD_WHY_NEW = 1,        /* nothing kept begins like the prompt */
+    GLMD_WHY_EVICTED = 2,    /* it was kept, and had to make room */
+    GLMD_WHY_OTHER_USER = 3, /* another user's begins like it */
+    GLMD_WHY_DIVERGED = 4,   /* it goes another way before the next checkpoint */
+    GLMD_WHY_SHORT = 5,      /* too short to be kept */
+    GLMD_WHY_REFUSED = 6     /* the request wished no cache */
+};
+
+struct glmd_user_numbers {
+    uint32_t uid;
+    uint32_t weight; /* of its share */
+    uint32_t running;
+    uint32_t queued;
+    uint64_t served_tokens; /* of prompts and answers, since the start */
+    uint64_t lookups;       /* prompts looked up in the cache */
+    uint64_t hits;          /* of them, found in part */
+    uint64_t prompt_tokens; /* of those looked up */
+    uint64_t cached_tokens; /* of these, found */
+    uint64_t tier_tokens;   /* of these, read back from disk */
+};
+
+struct glmd_miss_numbers { /* a prompt of which less than half was found */
+    uint64_t age_ns;
+    uint32_t uid;
+    uint32_t why; /* enum glmd_why */
+    uint32_t prompt_tokens;
+    uint32_t found_tokens;
+    uint32_t same_tokens; /* equal to kept ones from the beginning */
+    uint32_t reserved;
+};
+
+struct glmd_numbers {
+    uint32_t size;
+    uint32_t all_users; /* 0: users, counts and misses are the reader's own */
+    uint32_t page_tokens;
+    uint32_t pages_total; /* of the cache of running sequences and kept prefixes */
+    uint32_t pages_free;
+    uint32_t pages_cached; /* kept prefixes alone; given up when others need them */
+    uint32_t pages_high;   /* most in use at once */
+    uint32_t slots_total;  /* recurrent states */
+    uint32_t slots_free;
+    uint32_t slots_cached;
+    uint32_t slots_high;
+    uint32_t seats; /* sequences that are computed at the same time */
+    uint32_t running;
+    uint32_t paused;
+    uint32_t queued;
+    uint32_t n_users;
+    uint32_t n_misses;
+    uint32_t reserved;
+    uint64_t cache_bytes; /* this and the next two: 0 unless all_users */
+    uint64_t kept;        /* checkpoints, since the start */
+    uint64_t evicted;
+    uint64_t lookups; /* as in struct glmd_user_numbers */
+    uint64_t hits;
+    uint64_t prompt_tokens;
+    uint64_t cached_tokens;
+    uint64_t tier_tokens;
+    uint64_t misses; /* since the start */
+    struct glmd_user_numbers users[24];
+    struct glmd_miss_numbers miss[10]; /* the newest first */
+};
+/* -EOPNOTSUPP: GLMD_FEATURE_NUMBERS was not asked for or not granted; -EAGAIN: the daemon has none yet. */
+GLMD_API int glmd_get_numbers(glmd_conn *c, struct glmd_numbers *ret);
 
 /* ---------------------------------------------------------------------------------------------- */
 /* Event loops                                                                                    */

@@ -293,32 +293,46 @@ static inline void glmw_disarm(struct glmw_consumer *c) {
 
 /* ---- status block -------------------------------------------------------------------------------------- */
 
-/* Every word after seq is stored with release and loaded with acquire, which orders them against both ends
- * of the sequence counter without a stand-alone fence. One writer thread. */
-static inline void glmw_status_write(struct glmw_status *dst, const struct glmw_status *src) {
-    uint32_t w[sizeof(*src) / 4], *d = (uint32_t *)(void *)dst;
-    uint32_t seq = __atomic_load_n(&dst->seq, __ATOMIC_RELAXED);
-    memcpy(w, src, sizeof(w));
-    __atomic_store_n(&dst->seq, seq + 1, __ATOMIC_RELAXED);
-    for (unsigned i = 1; i < sizeof(w) / 4; i++)
-        __atomic_store_n(d + i, w[i], __ATOMIC_RELEASE); /* S1: pairs with the loads in glmw_status_read() */
-    __atomic_store_n(&dst->seq, seq + 2, __ATOMIC_RELEASE); /* S2 */
+/* A block of words behind a sequence counter. Every word after it is stored with release and loaded with acquire,
+ * which orders them against both ends of the counter without a stand-alone fence. One writer thread. */
+static inline void glmw_block_write(void *dst, const void *src, unsigned bytes) {
+    uint32_t *d = dst, w;
+    uint32_t seq = __atomic_load_n(d, __ATOMIC_RELAXED);
+    __atomic_store_n(d, seq + 1, __ATOMIC_RELAXED);
+    for (unsigned i = 1; i < bytes / 4; i++) {
+        memcpy(&w, (const uint8_t *)src + 4 * i, sizeof w);
+        __atomic_store_n(d + i, w, __ATOMIC_RELEASE); /* S1: pairs with the loads in glmw_block_read() */
+    }
+    __atomic_store_n(d, seq + 2, __ATOMIC_RELEASE); /* S2 */
 }
 
-/* -EAGAIN: the writer was always in the middle (it may be dead there); *ret is untouched. */
-static inline int glmw_status_read(const struct glmw_status GLMW_FOREIGN *src, struct glmw_status *ret) {
+/* -EAGAIN: the writer was always in the middle (it may be dead there); what lies at ret is worth nothing. */
+static inline int glmw_block_read(const void GLMW_FOREIGN *src, void *ret, unsigned bytes) {
     const uint32_t GLMW_FOREIGN *s = (const uint32_t GLMW_FOREIGN *)src;
-    uint32_t w[sizeof(*ret) / 4];
     for (unsigned attempt = 0; attempt < 1000; attempt++) {
-        w[0] = glmw_fetch32_acquire(s); /* pairs with S2 */
-        for (unsigned i = 1; i < sizeof(w) / 4; i++)
-            w[i] = glmw_fetch32_acquire(s + i); /* pairs with S1 */
-        if (!(w[0] & 1) && glmw_fetch32(s) == w[0]) {
-            memcpy(ret, w, sizeof(w));
-            return 0;
+        uint32_t w = glmw_fetch32_acquire(s), seq = w; /* pairs with S2 */
+        for (unsigned i = 0; i < bytes / 4; i++) {
+            if (i)
+                w = glmw_fetch32_acquire(s + i); /* pairs with S1 */
+            memcpy((uint8_t *)ret + 4 * i, &w, sizeof w);
         }
+        if (!(seq & 1) && glmw_fetch32(s) == seq)
+            return 0;
     }
     return -EAGAIN;
+}
+
+static inline void glmw_status_write(struct glmw_status *dst, const struct glmw_status *src) {
+    glmw_block_write(dst, src, sizeof *src);
+}
+
+/* -EAGAIN: as above; *ret is untouched. */
+static inline int glmw_status_read(const struct glmw_status GLMW_FOREIGN *src, struct glmw_status *ret) {
+    struct glmw_status s;
+    int r = glmw_block_read(src, &s, sizeof s);
+    if (r == 0)
+        *ret = s;
+    return r;
 }
 
 #endif

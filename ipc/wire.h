@@ -71,7 +71,8 @@
 #define GLMW_FEAT_EMBEDDINGS  (1ull << 8)  /* GLMW_OP_EMBED */
 #define GLMW_FEAT_TOKENIZE    (1ull << 9)  /* GLMW_OP_TOKENIZE and GLMW_OP_COUNT */
 #define GLMW_FEAT_SCHEMA      (1ull << 10) /* SCHEMA: constrained decoding */
-#define GLMW_FEAT_ALL         ((1ull << 11) - 1)
+#define GLMW_FEAT_NUMBERS     (1ull << 11) /* the block of wire_num.h */
+#define GLMW_FEAT_ALL         ((1ull << 12) - 1)
 
 /* ---- packets on the SOCK_SEQPACKET socket -------------------------------------------------------------- */
 

@@ -136,7 +136,7 @@ install: all
 	install -m 644 $(O)/libglmd.a $(DESTDIR)$(libdir)
 	$(pc_sed) client/glmd.pc.in > $(DESTDIR)$(libdir)/pkgconfig/glmd.pc
 	install -m 644 client/glmd.h $(DESTDIR)$(prefix)/include
-	install -m 644 ipc/wire.h ipc/wire_tlv.h $(DESTDIR)$(prefix)/include/glmd
+	install -m 644 ipc/wire.h ipc/wire_num.h ipc/wire_tlv.h $(DESTDIR)$(prefix)/include/glmd
 	for s in 1 3 5 8; do for f in daemon/man/*.$$s client/man/*.$$s; do \
 	    if [ -e $$f ]; then install -m 644 $$f $(DESTDIR)$(mandir)/man$$s; fi; done; done
 	for f in client/man/*.3; do b=$${f##*/}; for n in $$(sed -n '/^.Sh NAME/,/^.Nd/s/^.Nm \([a-z0-9_]*\).*/\1/p' $$f); do \

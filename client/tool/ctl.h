@@ -21,7 +21,7 @@ enum ctl_exit {
     CTL_EXIT_CANCELLED = 130 /* Ctrl-C */
 };
 
-enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4, CTL_RESUME = 8 };
+enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4, CTL_RESUME = 8, CTL_TOP = 16 };
 enum ctl_reasoning { CTL_REASONING_AUTO, CTL_REASONING_SHOW, CTL_REASONING_HIDE };
 
 #define CTL_MAX_SET   64
@@ -42,6 +42,8 @@ struct ctl_args {
     bool json;
     bool quiet;
     bool help;
+    bool once;    /* top */
+    uint64_t ask; /* GLMD_FEATURE_* besides the usual */
     int reasoning; /* enum ctl_reasoning */
     const char *system;
     const char *tokens;
@@ -93,5 +95,6 @@ int ctl_run(const struct ctl_args *a);
 int ctl_chat(const struct ctl_args *a);
 int ctl_resume(const struct ctl_args *a);
 int ctl_status(const struct ctl_args *a);
+int ctl_top(const struct ctl_args *a);
 
 #endif

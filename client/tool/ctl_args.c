@@ -19,9 +19,9 @@ struct opt {
     const char *help;
 };
 
-enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS, O_TOOL, O_TOOL_CHOICE };
+enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS, O_TOOL, O_TOOL_CHOICE, O_ONCE };
 
-#define ANY  (CTL_RUN | CTL_CHAT | CTL_STATUS | CTL_RESUME)
+#define ANY  (CTL_RUN | CTL_CHAT | CTL_STATUS | CTL_RESUME | CTL_TOP)
 #define ASK  (CTL_RUN | CTL_CHAT)
 #define SHOW (CTL_RUN | CTL_CHAT | CTL_RESUME)
 
@@ -70,6 +70,7 @@ static const struct opt table[] = {
     {"no-cache", NULL, ASK, K_SET_FLAG, GLMD_KEY_NO_CACHE, "read the whole prompt, keep nothing of it"},
     {"keep", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_KEEP,
      "the answer outlives this program: glmctl resume goes on with it"},
+    {"once", NULL, CTL_TOP, K_FLAG, O_ONCE, "show it once and end"},
     {"help", NULL, ANY, K_FLAG, O_HELP, "this text"},
 };
 
@@ -87,10 +88,16 @@ static const char *const usage_resume =
 static const char *const usage_status =
     "usage: glmctl status [OPTIONS]\n\nShows what the daemon is doing.\n\n";
 
+static const char *const usage_top =
+    "usage: glmctl top [OPTIONS]\n\n"
+    "Shows every second what the daemon's memory, queue and prefix cache hold and who has what of them. Ctrl-C "
+    "ends.\n\n";
+
 void ctl_args_help(int cmd) {
     fputs(cmd == CTL_RUN      ? usage_run
           : cmd == CTL_CHAT   ? usage_chat
           : cmd == CTL_RESUME ? usage_resume
+          : cmd == CTL_TOP    ? usage_top
                               : usage_status,
           stdout);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -189,6 +196,9 @@ static int apply(struct ctl_args *a, const struct opt *o, const char *v) {
         return 0;
     case O_QUIET:
         a->quiet = true;
+        return 0;
+    case O_ONCE:
+        a->once = true;
         return 0;
     case O_HELP:
         a->help = true;

@@ -17,7 +17,8 @@ static const char *const usage =
     "  run PROMPT   ask once\n"
     "  chat         a conversation\n"
     "  resume ID    go on with an answer that run --keep began\n"
-    "  status       what the daemon is doing\n\n"
+    "  status       what the daemon is doing\n"
+    "  top          the same, live: memory, queue, shares of users, prefix cache\n\n"
     "glmctl COMMAND --help lists the options of a command; glmctl --version shows the version.\n"
     "Exit status: 0 done, 1 the request failed, 2 wrong usage, 3 no daemon, 4 the daemon went away,\n"
     "5 output could not be written, 130 cancelled.\n";
@@ -54,7 +55,8 @@ int ctl_connect(const struct ctl_args *a, size_t request_bytes, glmd_conn **ret)
                              .client_name_len = sizeof name - 1,
                              .error = error,
                              .error_bytes = sizeof error,
-                             .payload_log2 = payload_log2(request_bytes)};
+                             .payload_log2 = payload_log2(request_bytes),
+                             .features = a->ask};
     if (a->socket) {
         o.socket_path = a->socket;
         o.socket_path_len = strlen(a->socket);
@@ -154,7 +156,8 @@ int main(int argc, char **argv) {
     } commands[] = {{"run", CTL_RUN, ctl_run},
                     {"chat", CTL_CHAT, ctl_chat},
                     {"resume", CTL_RESUME, ctl_resume},
-                    {"status", CTL_STATUS, ctl_status}};
+                    {"status", CTL_STATUS, ctl_status},
+                    {"top", CTL_TOP, ctl_top}};
     struct ctl_args a;
     if (argc < 2) {
         fputs(usage, stderr);
@@ -181,9 +184,9 @@ int main(int argc, char **argv) {
         return commands[i].fn(&a);
     }
     if (argv[1][0] == '-') {
-        ctl_err("%s: options follow the command: glmctl run|chat|resume|status %s ...", argv[1], argv[1]);
+        ctl_err("%s: options follow the command: glmctl run|chat|resume|status|top %s ...", argv[1], argv[1]);
         return CTL_EXIT_USAGE;
     }
-    ctl_err("no command \"%s\": run, chat, resume or status; glmctl --help says more", argv[1]);
+    ctl_err("no command \"%s\": run, chat, resume, status or top; glmctl --help says more", argv[1]);
     return CTL_EXIT_USAGE;
 }

@@ -121,9 +121,10 @@ struct prefix_counts {
     uint64_t bytes;
 };
 
-/* Counts a lookup whose result was used; `refused`: none was made because the request wished so. */
-void prefix_count(struct prefix *t, uint64_t domain, const struct prefix_text *x, const struct prefix_hit *hit,
-                  bool refused, uint64_t when);
+/* Counts a lookup whose result was used, and says why it missed; `refused`: none was made because the request wished
+ * so. */
+enum prefix_why prefix_count(struct prefix *t, uint64_t domain, const struct prefix_text *x,
+                             const struct prefix_hit *hit, bool refused, uint64_t when);
 void prefix_get_counts(const struct prefix *t, struct prefix_counts *ret);
 /* The last misses, newest first. Returns how many. */
 uint32_t prefix_get_misses(const struct prefix *t, struct prefix_miss ret[PREFIX_MISSES]);

@@ -52,13 +52,12 @@ static bool is_elsewhere(const struct prefix *t, uint64_t domain, const struct p
     uint64_t head = ids_hash(0, text_at(x, 0, KERN_GRID, buf), KERN_GRID);
     bool found = false;
 
+    /* the first pages of all others, whatever lies behind them */
     for (uint32_t i = 0; i < t->cfg.max_checkpoints; i++) {
-        uint32_t node = t->points[i].node;
-
-        if (node == PREFIX_NONE || t->nodes[node].depth)
+        if (!t->roots[i].n_points || t->roots[i].domain == domain)
             continue;
-        found |= t->roots[t->nodes[node].root].domain != domain &&
-                 ids_hash(0, node_ids(t, node), KERN_GRID) == head;
+        for (uint32_t node = t->roots[i].child; node != PREFIX_NONE; node = t->nodes[node].next)
+            found |= t->nodes[node].n_ids >= KERN_GRID && ids_hash(0, node_ids(t, node), KERN_GRID) == head;
     }
     return found;
 }
@@ -76,8 +75,8 @@ static enum prefix_why why_of(const struct prefix *t, uint64_t domain, const str
     return is_elsewhere(t, domain, x) ? PREFIX_WHY_DOMAIN : PREFIX_WHY_NEW;
 }
 
-void prefix_count(struct prefix *t, uint64_t domain, const struct prefix_text *x, const struct prefix_hit *hit,
-                  bool refused, uint64_t when) {
+enum prefix_why prefix_count(struct prefix *t, uint64_t domain, const struct prefix_text *x,
+                             const struct prefix_hit *hit, bool refused, uint64_t when) {
     uint32_t len = text_len(x);
     enum prefix_why why = PREFIX_WHY_HIT;
 
@@ -91,9 +90,10 @@ void prefix_count(struct prefix *t, uint64_t domain, const struct prefix_text *x
         why = why_of(t, domain, x, hit);
     t->counts.why[why]++;
     if (why == PREFIX_WHY_HIT)
-        return;
+        return why;
     t->misses[t->n_misses++ % PREFIX_MISSES] = (struct prefix_miss){
         .when = when, .domain = domain, .prompt = len, .hit = hit->pos, .shared = hit->shared, .why = why };
+    return why;
 }
 
 uint32_t prefix_get_misses(const struct prefix *t, struct prefix_miss ret[PREFIX_MISSES]) {

@@ -225,6 +225,7 @@ static void send_welcome(struct conn *c, const struct glmw_welcome *w) {
     int r;
 
     server_write_conn_status(c->server, c);
+    server_write_conn_numbers(c->server, c);
     r = conn_send(c, &msg, fds, GLMW_FD_COUNT);
 
     if (r < 0) {
@@ -249,7 +250,7 @@ static void on_hello(struct conn *c, const struct glmw_hello *h) {
         .wire_min = GLMW_WIRE_MIN,
         .wire_max = GLMW_WIRE_MAX,
         .features = GLMW_FEAT_LOGPROBS | GLMW_FEAT_ALTS | GLMW_FEAT_COALESCE | GLMW_FEAT_TOOL_EVENTS |
-                    GLMW_FEAT_TOKENIZE | GLMW_FEAT_SCHEMA | kept_features(s) |
+                    GLMW_FEAT_TOKENIZE | GLMW_FEAT_SCHEMA | GLMW_FEAT_NUMBERS | kept_features(s) |
                     (conf->max_bulk_bytes ? GLMW_FEAT_BULK : 0),
         .sq_log2_max = log2_of(conf->sq_entries),
         .tq_log2_max = log2_of(conf->tq_records),

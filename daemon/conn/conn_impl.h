@@ -101,6 +101,9 @@ struct server {
     struct server_model model;
     bool has_model;
     struct server_status status; /* as written last */
+    struct numbers numbers;
+    bool has_numbers;
+    uint32_t owner; /* uid of the daemon */
 
     int listen_fd, lock_fd;
     char socket_path[CONF_PATH_MAX]; /* ours to remove; "" when activated */
@@ -191,6 +194,9 @@ void listen_pause(struct server *s);
 
 /* server.c */
 void server_write_conn_status(struct server *s, struct conn *c);
+
+/* numbers_show.c */
+void server_write_conn_numbers(struct server *s, struct conn *c);
 void server_plan_bells(struct server *s, uint64_t at_ns); /* a bell that is paused is looked at again then */
 
 /* user.c */

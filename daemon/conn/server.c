@@ -62,6 +62,7 @@ int server_new(const struct server_options *opt, struct server **ret) {
 
     if (!s)
         return -ENOMEM;
+    s->owner = geteuid();
     s->opt = *opt;
     s->listen_fd = s->lock_fd = -1;
     s->max_kept = opt->conf->max_kept;

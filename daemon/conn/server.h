@@ -10,8 +10,10 @@
 #include "conf.h"
 #include "emit.h"
 #include "loop.h"
+#include "numbers.h"
 #include "prep.h"
 #include "wire.h"
+#include "wire_num.h"
 #include "xerr.h"
 
 struct server;
@@ -51,6 +53,10 @@ struct server_status {
     uint32_t prefill_mtok_s, decode_mtok_s, load_permille;
 };
 void server_write_status(struct server *s, const struct server_status *st);
+/* For those who asked in the handshake. */
+void server_write_numbers(struct server *s, const struct numbers *n);
+/* What of it a reader may see: all, or what is its own. */
+void numbers_show(const struct numbers *n, uint32_t uid, bool all, struct glmw_numbers *ret);
 /* The configuration was read again. */
 void server_reload(struct server *s);
 /* Once a second: handshake and queue deadlines, safety nets. */

@@ -228,7 +228,8 @@ int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total) {
     for (uint32_t i = 0; q->penalties && i < h.pos; i++)
         seen_add(&q->seen, req->ids[i], 0);
     if (e->prefix)
-        prefix_count(e->prefix, ecache_domain(req), &x, &h, !c->on, e->now_ns);
+        enumbers_found(e, req, h.pos, h.shared,
+                       prefix_count(e->prefix, ecache_domain(req), &x, &h, !c->on, e->now_ns));
     ecache_changed(e);
     return 0;
 }

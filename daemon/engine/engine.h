@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "numbers.h"
 #include "sched_req.h"
 #include "stream_event.h"
 #include "vocab_view.h"
@@ -105,6 +106,8 @@ struct mem_account *engine_account(struct engine *e);
 
 void engine_get_info(const struct engine *e, struct engine_info *ret);
 void engine_get_stats(const struct engine *e, struct engine_stats *ret);
+/* As they were a moment ago; any thread. -EAGAIN: they are being written, ask again later. */
+int engine_get_numbers(struct engine *e, struct numbers *ret);
 
 /* The engine thread's body; returns when engine_stop was called and every stream has ended, or -EIO when
  * the device is lost (every live stream got its END). */

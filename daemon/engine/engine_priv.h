@@ -15,6 +15,7 @@
 #include "control.h"
 #include "directory.h"
 #include "ecache.h"
+#include "enumbers.h"
 #include "engine.h"
 #include "espill.h"
 #include "governor.h"
@@ -159,6 +160,8 @@ struct engine {
     bool twins_dirty;
     uint32_t n_held;
     uint64_t safety_ns; /* when skipped streams are looked at again without a kick; 0 = no timer */
+
+    struct enumbers numbers;
 
     struct {
         _Atomic uint64_t steps, prefill_tokens, sampled_tokens, heartbeat_ns, skips, safety_wakes, sleeps;

@@ -29,6 +29,7 @@ void engine_count_stats(struct engine *e) {
     atomic_store_explicit(&e->stats.queued, c.queued, memory_order_relaxed);
     atomic_store_explicit(&e->stats.free_slots, slots, memory_order_relaxed);
     atomic_store_explicit(&e->stats.free_pages, pages, memory_order_relaxed);
+    enumbers_round(e, false);
 }
 
 static void earlier(uint64_t *t, uint64_t other) {
@@ -133,6 +134,7 @@ int engine_round(struct engine *e, bool may_sleep) {
     if (e->fill.active)
         return 0;
     events_publish(e);
+    enumbers_round(e, true);
     if (may_sleep)
         engine_sleep(e, ticket);
     return 0;

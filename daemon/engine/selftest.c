@@ -140,6 +140,7 @@ int engine_self_test(struct engine *e, struct xerr *err) {
     atomic_store_explicit(&e->stats.prefill_tokens, 0, memory_order_relaxed);
     if (!FAULT(engine_selftest_counted))
         atomic_store_explicit(&e->stats.sampled_tokens, 0, memory_order_relaxed);
+    e->numbers.now = (struct numbers){ 0 };
     /* the last round counted before its step was over: its sequence would be shown as running until the first
      * request */
     if (!FAULT(engine_selftest_stays))

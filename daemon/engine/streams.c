@@ -185,6 +185,7 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     ev->token = token;
     usage_fill(e, st, &ev->u.usage, e->now_ns);
     usage_release(e, st->req, st->seq != ENGINE_NONE);
+    enumbers_end(e, st->req, st->seq != ENGINE_NONE, ev->u.usage.tier);
     st->req->ended = reason;
     if (st->seq != ENGINE_NONE) {
         ecache_end(e, &e->seqs[st->seq], reason != STREAM_END_ERROR);
@@ -253,6 +254,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
         r = sched_add(e->sched, i, &job, e->now_ns);
         if (r >= 0) {
             e->queue_dirty = true;
+            enumbers_open(e, req);
             ecache_look(e, i);
             ecache_changed(e);
             espill_look(e, i);
@@ -355,6 +357,7 @@ void streams_admit(struct engine *e) {
         control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
         st->seq = i;
         usage_admit(e, st->req);
+        enumbers_admit(e, st->req);
         event_progress(e, stream, q->pos, 0, 0);
         e->queue_dirty = true;
         ecache_twins(e); /* whoever comes next may share a beginning with this one */

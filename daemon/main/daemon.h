@@ -68,6 +68,7 @@ struct daemon {
     uint64_t start_ns, ready_ns;
     uint64_t last_tick_ns, last_decode, last_prefill;
     uint32_t decode_mtok_s, prefill_mtok_s;
+    struct numbers numbers;
 };
 
 /* options.c: 0 go on; 1 all is done (help, version, …); negative: exit with a message already printed */

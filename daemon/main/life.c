@@ -70,6 +70,8 @@ static void write_status(struct daemon *d, uint64_t now) {
     }
     d->last_tick_ns = now;
     server_write_status(d->server, &s);
+    if (e && d->ready && engine_get_numbers(e, &d->numbers) == 0)
+        server_write_numbers(d->server, &d->numbers);
 }
 
 static void on_tick(void *ctx) {

@@ -320,7 +320,7 @@ START_TEST(grid_and_depth) {
 END_TEST
 
 START_TEST(domains) {
-    uint32_t ids[300];
+    uint32_t ids[300], far[700];
     struct prefix_hit h;
     struct prefix_miss m[PREFIX_MISSES];
 
@@ -333,6 +333,12 @@ START_TEST(domains) {
     ck_assert_int_eq(m[0].why, PREFIX_WHY_DOMAIN);
     ck_assert_uint_eq(ask(1001, ids, 300, 256, PREFIX_END), 256);
     ck_assert_uint_eq(ask(1000, ids, 300, 256, PREFIX_END), 256);
+    /* also when the first checkpoint of the other lies pages further on */
+    fill(far, 700, 2);
+    ask(1000, far, 700, 640, PREFIX_END);
+    ck_assert_uint_eq(ask(1001, far, 700, 640, PREFIX_END), 0);
+    prefix_get_misses(t, m);
+    ck_assert_int_eq(m[0].why, PREFIX_WHY_DOMAIN);
 }
 END_TEST
 

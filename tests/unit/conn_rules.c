@@ -15,6 +15,7 @@
 
 #include "hostilefix.h"
 #include "wire_tlv.h"
+#include "wire_num.h"
 
 /* ---- a thread that changes memory as fast as it can ------------------------------------------------------
  */
@@ -445,7 +446,9 @@ START_TEST(regions_hold_nothing_of_others) {
         expect_zero(hf.c.view.u, 8, (size_t)hf.c.welcome.u_bytes, "region U");
         expect_zero(hf.c.view.d, 84, 128, "region D");
         expect_zero(hf.c.view.d, 128, 512, "words of region D");
-        expect_zero(hf.c.view.d, 512 + sizeof(struct glmw_status), (size_t)hf.c.welcome.d_bytes, "region D");
+        expect_zero(hf.c.view.d, 512 + sizeof(struct glmw_status), GLMW_NUMBERS_OFF, "region D");
+        expect_zero(hf.c.view.d, GLMW_NUMBERS_OFF + sizeof(struct glmw_numbers), (size_t)hf.c.welcome.d_bytes,
+                    "region D");
         memset(arena(&hf.c), 0x5a, (size_t)1 << hf.c.welcome.pay_log2);
         struct glmw_entry e = raw_request(&hf.c, 1);
         raw_submit(&hf.c, &e);
