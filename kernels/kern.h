@@ -429,6 +429,7 @@ const struct kern_result *kern_results(const struct kern *k, uint32_t lane, uint
 /* What a lane's step touched since its plan was loaded. */
 struct kern_counters {
     uint64_t weight_bytes;  /* packed bytes read, each expert and row counted once a stage */
+    uint64_t expert_bytes;  /* of those, the routed experts' */
     uint64_t state_bytes;   /* recurrent state read + written */
     uint64_t latent_rows;   /* latent rows gathered by attention, summed over rows and layers */
     uint64_t pooled_keys;   /* pooled keys scored */

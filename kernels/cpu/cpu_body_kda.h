@@ -71,8 +71,8 @@ ALWAYS void kda_first(const int P, const float *s, size_t panel, uint32_t dim, c
     }
 }
 
-/* One row: d = beta (v - p); S = a S + k d^T; o = S^T q; and p of the next row. `store` 0 leaves dst alone.
- */
+/* One row: d = beta (v - p); S = a S + k d^T; o = S^T q; and p of the next row. `store` 0 leaves dst alone. In a
+ * decode step a state comes from far away: the last row's pass asks for the tile after its own. */
 ALWAYS void kda_pass(const int P, const int HAS_Q, const int HAS_NEXT, const int STORE, const float *src,
                      float *dst, size_t panel, uint32_t dim, const struct kda_row *row, const float *next_ak,
                      size_t v0, v16 *p) {
@@ -88,6 +88,8 @@ ALWAYS void kda_pass(const int P, const int HAS_Q, const int HAS_NEXT, const int
         V16_FOR(j, 0, P) {
             size_t at = (size_t)j * panel + (size_t)i * 16;
             v16 s = v_fma(k, d[j], v_mul(a, v_ld(src + at)));
+            if (!HAS_NEXT)
+                __builtin_prefetch(src + at + 2 * panel, 1, 2); /* past the last tile: not ours, and harmless */
             if (STORE)
                 v_st(dst + at, s);
             if (HAS_Q)
@@ -190,8 +192,10 @@ struct kda_scratch {
 /* Rows i0 .. i0+n-1: everything but the state. */
 static void kda_inputs(const struct cpu_kda_head *h, uint32_t i0, uint32_t n, const struct kda_scratch *s) {
     const float *fa = h->fa + i0 * h->ldz, *ga = h->ga + i0 * h->ldz;
-    body_prod(h->fb, h->dim, 0, h->dimp / 16, fa, h->ldz, NULL, n, s->a, h->dimp);
-    body_prod(h->gb, h->dim, 0, h->dimp / 16, ga, h->ldz, NULL, n, s->e, h->dimp);
+    if (!h->fb_out) {
+        body_prod(h->fb, h->dim, 0, h->dimp / 16, fa, h->ldz, NULL, n, s->a, h->dimp);
+        body_prod(h->gb, h->dim, 0, h->dimp / 16, ga, h->ldz, NULL, n, s->e, h->dimp);
+    }
     _Alignas(64) float b[CPU_ROW_BLOCK];
     v16 rate = v_exp(v_set(h->a_log));
     for (uint32_t i = 0; i < n; i++) {
@@ -211,13 +215,15 @@ static void body_kda(const struct cpu_kda_head *h) {
     const struct kda_scratch s = {.q = m,
                                   .k = m + block,
                                   .v = m + 2 * block,
-                                  .a = m + 3 * block,
-                                  .e = m + 4 * block,
+                                  .a = h->fb_out ? h->fb_out : m + 3 * block,
+                                  .e = h->fb_out ? h->gb_out : m + 4 * block,
                                   .ak = m + 5 * block,
                                   .beta = m + 6 * block,
                                   .tmp = m + 6 * block + CPU_ROW_BLOCK};
     struct kda_row row[CPU_ROW_BLOCK];
     uint32_t n = 0;
+    for (size_t i = 0; i < 2 * 16 * (size_t)h->dimp && i < (size_t)h->dimp * h->dimp; i += 16)
+        __builtin_prefetch(h->state + i, 1, 2); /* the first tile */
     /* Kept rows first, in order, from the factors saved when they ran: the same passes over the same numbers.
      */
     for (uint32_t j = 0; j < h->keep; j++) {

@@ -3,26 +3,29 @@
  *
  * A panel holds 16 outputs, input by input, each input's 16 weights in one 32-byte word group. One tile
  * computes R rows of P panels; its accumulators are the chains of at most CPU_KB inputs that the numerics
- * promise, so which tile serves a row cannot be seen in the result. */
+ * promise, so which tile serves a row cannot be seen in the result. Up to V16_ROWS rows take one pass over the
+ * weights: that is what eight streams share. Which R and P are fast: kernels/NOTES.md. */
 #ifndef GLMD_CPU_BODY_PROD_H
 #define GLMD_CPU_BODY_PROD_H
 
 ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint32_t k, const float *const *x,
                  float *const *out, int first) {
-    v16 acc[6][8];
+    v16 acc[8][8], wv[8];
     V16_FOR(r, 0, R) {
         V16_FOR(p, 0, P) {
             acc[r][p] = v_set(0.0f);
         }
     }
     for (uint32_t i = 0; i < k; i++) {
-        /* The narrower side stays in registers: several panels only come with few rows. */
-        v16 xv = v_set(x[0][i]);
+        v16 x0 = v_set(x[0][i]);
         V16_FOR(p, 0, P) {
-            v16 wv = v_ldw(w + (size_t)p * panel + (size_t)i * 8);
-            acc[0][p] = v_fma(xv, wv, acc[0][p]);
-            V16_FOR(r, 1, R) {
-                acc[r][p] = v_fma(v_set(x[r][i]), wv, acc[r][p]);
+            wv[p] = v_ldw(w + (size_t)p * panel + (size_t)i * 8);
+            acc[0][p] = v_fma(x0, wv[p], acc[0][p]);
+        }
+        V16_FOR(r, 1, R) {
+            v16 xr = v_set(x[r][i]);
+            V16_FOR(p, 0, P) {
+                acc[r][p] = v_fma(xr, wv[p], acc[r][p]);
             }
         }
     }
@@ -58,32 +61,39 @@ ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint
 PROD_ROWS(1, V16_TILE_1)
 PROD_ROWS(2, V16_TILE_2)
 PROD_ROWS(3, V16_TILE_3)
-PROD_ROWS(4, V16_TILE_MANY)
-PROD_ROWS(5, V16_TILE_MANY)
-PROD_ROWS(6, V16_TILE_MANY)
+PROD_ROWS(4, V16_TILE_4)
+PROD_ROWS(5, V16_TILE_4)
+PROD_ROWS(6, V16_TILE_4)
+#if V16_ROWS == 8
+PROD_ROWS(7, V16_TILE_8)
+PROD_ROWS(8, V16_TILE_8)
+#define PROD_MANY prod_7, prod_8
+#else
+#define PROD_MANY NULL, NULL
+#endif
 
-/* Rows in blocks of 1 to 6; 7 to 11 left make two blocks of similar size instead of 6 and a rest. */
+/* Blocks of at most V16_ROWS rows; a few more than that make two blocks of similar size instead of one and a rest. */
 ALWAYS uint32_t prod_block(uint32_t left) {
-    return left > 11 ? 6 : left > 6 ? (left + 1) / 2 : left;
+    return left >= 2 * V16_ROWS ? V16_ROWS : left > V16_ROWS ? (left + 1) / 2 : left;
 }
 
 static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
                       const uint32_t *idx, uint32_t rows, float *out, size_t ldo) {
-    static void (*const by_rows[7])(const uint32_t *, size_t, uint32_t, uint32_t, const float *const *,
-                                    float *const *,
-                                    int) = {NULL, prod_1, prod_2, prod_3, prod_4, prod_5, prod_6};
+    static void (*const by_rows[9])(const uint32_t *, size_t, uint32_t, uint32_t, const float *const *,
+                                    float *const *, int) = {NULL,   prod_1, prod_2, prod_3,
+                                                            prod_4, prod_5, prod_6, PROD_MANY};
     size_t panel = (size_t)k * 8;
     /* A few panels and one chain of inputs at a time, all rows over them: weights come from memory once, in
      * order, and stay in the first-level cache for the remaining row blocks. */
-    uint32_t step = rows == 1 ? V16_TILE_1 : V16_TILE_MANY * 2;
+    uint32_t step = rows <= V16_ROWS ? V16_TILE_1 : V16_STEP;
     for (uint32_t p = p0; p < p1; p += step) {
         uint32_t n = p1 - p < step ? p1 - p : step;
         for (uint32_t k0 = 0; k0 < k; k0 += CPU_KB) {
             uint32_t kn = k - k0 < CPU_KB ? k - k0 : CPU_KB;
             for (uint32_t r0 = 0; r0 < rows;) {
                 uint32_t b = prod_block(rows - r0);
-                const float *xr[6];
-                float *o[6];
+                const float *xr[8];
+                float *o[8];
                 for (uint32_t r = 0; r < b; r++) {
                     xr[r] = x + (idx ? idx[r0 + r] : r0 + r) * ldx + k0;
                     o[r] = out + (r0 + r) * ldo + (size_t)(p - p0) * 16;

@@ -68,6 +68,41 @@ static void reset_head(const struct kern_model_desc *m, const struct cpu_kda_hea
             memset(h->win + j * h->ld_win + (size_t)part * h->part, 0, h->dimp * sizeof(float));
 }
 
+/* Sequences of a row or two each would read a head's gate matrices once each: their products are made for all rows
+ * at once, into this member's scratch. */
+static void head_gates(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, uint32_t head,
+                       float *fb_out, float *gb_out) {
+    const struct cpu_dims *d = &r->c->l.d;
+    uint32_t dim = r->c->k->cfg.model.kda_dim, panels = d->kda_dim / 16;
+    size_t at = (size_t)head * panels * dim * 8;
+    r->ops->prod(cpu_words(r, l->fb.off) + at, dim, 0, panels, r->lane->z + d->z_fa, d->kda_z, NULL, rows->n, fb_out,
+                 d->kda_dim);
+    r->ops->prod(cpu_words(r, l->gb.off) + at, dim, 0, panels, r->lane->z + d->z_ga, d->kda_z, NULL, rows->n, gb_out,
+                 d->kda_dim);
+}
+
+static void heads(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    bool together = rows->n_seqs > 1 && rows->n <= CPU_ROW_BLOCK;
+    float *fb_out = r->scratch + pad16(cpu_kda_scratch(d->kda_dim)), *gb_out = fb_out + cpu_kda_gates(d->kda_dim) / 2;
+    for (uint32_t head = pool_take(&r->c->pool); head < m->kda_heads; head = pool_take(&r->c->pool)) {
+        if (together)
+            head_gates(r, l, rows, head, fb_out, gb_out);
+        for (uint32_t i = 0; i < rows->n_seqs; i++) {
+            struct cpu_kda_head h;
+            head_of(r, l, &rows->seq[i], head, &h);
+            if (together) {
+                h.fb_out = fb_out + (size_t)(FAULT(cpu_gates_of_first) ? 0 : rows->seq[i].row0) * d->kda_dim;
+                h.gb_out = gb_out + (size_t)rows->seq[i].row0 * d->kda_dim;
+            }
+            if (rows->seq[i].flags & KERN_SEQ_RESET)
+                reset_head(m, &h);
+            r->ops->kda(&h);
+        }
+    }
+}
+
 static void count_state(struct cpu_run *r, const struct cpu_rows *rows) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
@@ -92,14 +127,7 @@ void cpu_stage_kda(struct cpu_run *r, uint32_t layer) {
     count_mat(r, &l->in, rows->n);
     if (!FAULT(cpu_missing_barrier))
         run_barrier(r);
-    for (uint32_t head = pool_take(&r->c->pool); head < m->kda_heads; head = pool_take(&r->c->pool))
-        for (uint32_t i = 0; i < rows->n_seqs; i++) {
-            struct cpu_kda_head h;
-            head_of(r, l, &rows->seq[i], head, &h);
-            if (rows->seq[i].flags & KERN_SEQ_RESET)
-                reset_head(m, &h);
-            r->ops->kda(&h);
-        }
+    heads(r, l, rows);
     count_mat(r, &l->fb, rows->n);
     count_mat(r, &l->gb, rows->n);
     if (rows->n_seqs)

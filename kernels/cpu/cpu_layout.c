@@ -218,7 +218,7 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
 
 /* Floats of one member's scratch: the largest of what the stages ask for. */
 static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_dims *d) {
-    uint64_t n = cpu_kda_scratch(d->kda_dim);
+    uint64_t n = pad16(cpu_kda_scratch(d->kda_dim)) + cpu_kda_gates(d->kda_dim);
     n = max64(n, cpu_attn_scratch(d->kv_rank));
     /* scores and ranks of all pools, widened keys */
     n = max64(n, pad16(d->max_pools) * 3 + CPU_KEY_TILE * (uint64_t)d->idx_dim);

@@ -159,6 +159,8 @@ static void expert_gate_up(struct cpu_run *r, const struct cpu_layer *l, const s
         count_mat(r, &l->exp_gate_up, g->start[e + 1] - g->start[e]);
         count_mat(r, &l->exp_down, g->start[e + 1] - g->start[e]);
     }
+    if (r->me == 0)
+        r->count->expert_bytes += touched * (mat_bytes(&l->exp_gate_up) + mat_bytes(&l->exp_down));
 }
 
 /* Down and sum over some output panels: experts ascending, then the shared one. */

@@ -35,6 +35,7 @@ struct cpu_kda_head {
     size_t conv_part, conv_tap;
     const float *dt_bias, *o_norm; /* [dimp] */
     const uint32_t *fb, *gb;       /* panels [dimp/16][dim][8] */
+    float *fb_out, *gb_out;        /* [n_rows][dimp]: their products with fa and ga; NULL: not made yet */
 
     const float *z; /* first row's projections */
     size_t ldz;
@@ -56,6 +57,10 @@ struct cpu_kda_head {
 static inline size_t cpu_kda_scratch(size_t dimp) {
     /* q k v a e ak per row of a block, beta, one value tile of the state */
     return CPU_ROW_BLOCK * (6 * dimp + 1) + dimp * 32 + 64;
+}
+/* Behind it: fb_out and gb_out of the rows of several short sequences. */
+static inline size_t cpu_kda_gates(size_t dimp) {
+    return 2 * CPU_ROW_BLOCK * dimp;
 }
 
 /* Attention of one row: up to CPU_HEAD_BLOCK heads over a list of selected positions. */

@@ -9,10 +9,14 @@ typedef __m512 v16;
 #define V16_NAME      "avx512"
 #define V16_OPS       cpu_ops_avx512
 #define V16_UNROLL    _Pragma("GCC unroll 8") /* accumulators must be registers */
+#define V16_ROWS      8 /* rows at once */
+/* Panels at once for 1, 2, 3, 4 to 6 and more rows: at least 8 chains, no more than the registers hold. */
 #define V16_TILE_1    8
-#define V16_TILE_2    4
+#define V16_TILE_2    8
 #define V16_TILE_3    4
-#define V16_TILE_MANY 2
+#define V16_TILE_4    4
+#define V16_TILE_8    1
+#define V16_STEP      4 /* panels that stay in the first-level cache over several blocks of rows */
 
 static inline v16 v_ld(const float *p) {
     return _mm512_load_ps(p);
@@ -52,10 +56,10 @@ static inline v16 v_scale2(v16 x, v16 m) {
 }
 /* 16 BF16 in pair order: word i holds element i below and element i + 8 above. */
 static inline v16 v_ldw(const uint32_t *p) {
+    const __m512i half = _mm512_set_epi16(15, 0, 13, 0, 11, 0, 9, 0, 7, 0, 5, 0, 3, 0, 1, 0, 14, 0, 12, 0, 10, 0, 8,
+                                          0, 6, 0, 4, 0, 2, 0, 0, 0);
     __m256i w = _mm256_load_si256((const __m256i *)(const void *)p);
-    __m256i lo = _mm256_slli_epi32(w, 16);
-    __m256i hi = _mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u));
-    return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, half, _mm512_castsi256_si512(w)));
 }
 /* 16 BF16 in natural order. */
 static inline v16 v_ldh(const uint16_t *p) {

@@ -11,10 +11,13 @@ typedef struct {
 #define V16_NAME      "neon"
 #define V16_OPS       cpu_ops_neon
 #define V16_UNROLL    _Pragma("GCC unroll 8") /* accumulators must be registers */
+#define V16_ROWS      6 /* rows at once */
+/* Panels at once for 1, 2, 3, 4 to 6 and more rows: at least 8 chains, no more than the registers hold. */
 #define V16_TILE_1    4
 #define V16_TILE_2    2
 #define V16_TILE_3    1
-#define V16_TILE_MANY 1
+#define V16_TILE_4    1
+#define V16_STEP      2 /* panels that stay in the first-level cache over several blocks of rows */
 
 #define V16_EACH(expr)                                                                                       \
     v16 ret_;                                                                                                \

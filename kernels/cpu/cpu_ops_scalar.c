@@ -14,10 +14,12 @@ typedef struct {
 #define V16_NAME      "scalar"
 #define V16_OPS       cpu_ops_scalar
 #define V16_UNROLL    _Pragma("GCC unroll 1") /* nothing to gain, and sanitizers would drown in it */
+#define V16_ROWS      6 /* rows at once */
 #define V16_TILE_1    1
 #define V16_TILE_2    1
 #define V16_TILE_3    1
-#define V16_TILE_MANY 1
+#define V16_TILE_4    1
+#define V16_STEP      2 /* panels that stay in the first-level cache over several blocks of rows */
 
 #define V16_EACH(expr)                                                                                       \
     v16 ret_;                                                                                                \

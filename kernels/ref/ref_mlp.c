@@ -75,8 +75,10 @@ static void moe_row(struct ref_ctx *x, const float *in, float *out) {
     for (uint32_t i = 0; i < m->n_top; i++) {
         if (!x->r->touched[ids[i]]) {
             x->r->touched[ids[i]] = 1;
+            uint64_t before = x->c->weight_bytes;
             x->c->experts++;
             count_ffn(x, KERN_EXP_GATE);
+            x->c->expert_bytes += x->c->weight_bytes - before;
         }
         ffn(x, KERN_EXP_GATE, m->expert_width, ids[i], in, out);
         for (uint32_t d = 0; d < m->hidden; d++)

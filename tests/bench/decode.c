@@ -17,10 +17,10 @@ static int one_round(struct bench_engine *b, const uint32_t *ids, double *ret) {
     double gap[STEPS];
     uint32_t n = 0;
 
-    if (bench_engine_request(b, ids, PROMPT, STEPS + 1) < 0 || b->n_tokens != STEPS + 1)
+    if (bench_engine_request(b, ids, PROMPT, STEPS + 1) < 0 || b->s[0].n_tokens != STEPS + 1)
         return -1;
     for (; n < STEPS; n++)
-        gap[n] = (double)(b->token_ns[n + 1] - b->token_ns[n]) / 1e9;
+        gap[n] = (double)(b->s[0].token_ns[n + 1] - b->s[0].token_ns[n]) / 1e9;
     *ret = bench_median(gap, n);
     return 0;
 }
@@ -35,7 +35,7 @@ int main(void) {
 
     for (uint32_t i = 0; i < PROMPT; i++)
         ids[i] = (i * 2654435761u >> 8) % 4000;
-    if (bench_engine_open(&b, "build/models/nano", 2048, 512) < 0 ||
+    if (bench_engine_open(&b, "build/models/nano", 2048, 512, 1) < 0 ||
         bench_engine_step_bytes(&b, ids, PROMPT, &bytes) < 0 || bench_engine_run(&b) < 0 ||
         !(buffer = bench_map(bytes)))
         return 2;

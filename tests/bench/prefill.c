@@ -20,7 +20,7 @@ int main(void) {
 
     for (uint32_t i = 0; i < PROMPT; i++)
         ids[i] = (i * 2654435761u >> 8) % 4000;
-    if (bench_engine_open(&b, "build/models/nano", 2048, CHUNK) < 0 ||
+    if (bench_engine_open(&b, "build/models/nano", 2048, CHUNK, 1) < 0 ||
         bench_engine_prefill_flops(&b, ids, PROMPT, &flops) < 0 || bench_engine_run(&b) < 0)
         return 2;
     for (int i = -1; i < ROUNDS; i++) { /* one round to warm up */
@@ -28,7 +28,7 @@ int main(void) {
             break;
         double f = bench_fma(0.2);
         if (i >= 0) {
-            rate[i] = flops / ((double)(b.token_ns[0] - b.begin_ns) / 1e9);
+            rate[i] = flops / ((double)(b.s[0].token_ns[0] - b.s[0].begin_ns) / 1e9);
             peak[i] = f;
         }
     }

@@ -220,20 +220,28 @@ double bench_fma(double seconds) {
 
 static void on_events(void *ctx, const struct stream_event *ev, uint32_t n) {
     struct bench_engine *b = ctx;
+    uint32_t tokens = 0;
 
+    for (uint32_t i = 0; i < n; i++)
+        tokens += ev[i].type == STREAM_EV_TOKEN;
+    if (tokens <= BENCH_MAX_STREAMS)
+        (void)kern_counters(b->e->k, KERN_LANE_DECODE, &b->counters[tokens]);
     for (uint32_t i = 0; i < n; i++) {
-        if (ev[i].type == STREAM_EV_TOKEN && b->n_tokens < b->cap) {
-            uint64_t last = b->n_tokens ? b->token_ns[b->n_tokens - 1] : b->begin_ns, t = ev[i].t_ns;
-            /* The handicap holds up the engine's own thread: what it makes takes four times as long. */
-            while (bench_handicap() && t < last + 4 * (ev[i].t_ns - last))
+        struct bench_stream *s = &b->s[ev[i].stream.index];
+
+        if (ev[i].type == STREAM_EV_TOKEN && s->n_tokens < b->cap) {
+            uint64_t last = s->n_tokens ? s->token_ns[s->n_tokens - 1] : s->begin_ns, t = ev[i].t_ns;
+            /* The handicap holds up the engine's own thread: a step takes four times as long, or as many times as it
+             * has tokens when those are more. */
+            while (bench_handicap() && t < last + (tokens > 4 ? tokens : 4) * (ev[i].t_ns - last))
                 t = bench_now_ns();
-            b->token_ns[b->n_tokens++] = t;
+            s->token_ns[s->n_tokens++] = t;
         }
         if (ev[i].type != STREAM_EV_END)
             continue;
         pthread_mutex_lock(&b->lock);
-        b->status = ev[i].status;
-        b->ended = 1;
+        s->status = ev[i].status;
+        s->ended = 1;
         pthread_cond_signal(&b->done);
         pthread_mutex_unlock(&b->lock);
     }
@@ -245,28 +253,35 @@ static uint32_t on_refresh(void *ctx, struct stream_id id) {
     return 1u << 30;
 }
 
-int bench_engine_open(struct bench_engine *b, const char *model, uint32_t context, uint32_t prefill_tokens) {
+int bench_engine_open(struct bench_engine *b, const char *model, uint32_t context, uint32_t prefill_tokens,
+                      uint32_t streams) {
     const struct engine_options opt = {.model = model,
                                        .backend = "cpu",
                                        .threads = BENCH_THREADS,
                                        .context_tokens = context,
-                                       .max_seqs = 1,
-                                       .max_streams = 1,
+                                       .max_seqs = streams,
+                                       .max_streams = streams,
                                        .prefill_tokens = prefill_tokens};
-    static struct stream_credit credit = {1u << 30};
+    static struct stream_credit credit[BENCH_MAX_STREAMS];
     struct xerr err = {0};
 
     memset(b, 0, sizeof *b);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->done, NULL);
     b->cap = context;
-    b->token_ns = calloc(context, sizeof *b->token_ns);
-    if (!b->token_ns || engine_open(&opt, &b->e, &err) < 0 || engine_load(b->e, NULL, NULL, &err) < 0) {
+    b->n_streams = streams;
+    if (streams > BENCH_MAX_STREAMS || engine_open(&opt, &b->e, &err) < 0 ||
+        engine_load(b->e, NULL, NULL, &err) < 0) {
         fprintf(stderr, "bench: %s\n", err.msg);
         return -1;
     }
+    for (uint32_t i = 0; i < streams; i++) {
+        atomic_store(&credit[i].records, 1u << 30);
+        if (!(b->s[i].token_ns = calloc(context, sizeof *b->s[i].token_ns)))
+            return -1;
+    }
     engine_set_sink(b->e, &(struct stream_sink){
-                              .ctx = b, .publish = on_events, .refresh = on_refresh, .credit = &credit});
+                              .ctx = b, .publish = on_events, .refresh = on_refresh, .credit = credit});
     return 0;
 }
 
@@ -316,34 +331,47 @@ int bench_engine_run(struct bench_engine *b) {
     return 0;
 }
 
-int bench_engine_request(struct bench_engine *b, const uint32_t *ids, uint32_t n, uint32_t max_tokens) {
-    struct sched_req req = {.stream = {.index = 0, .gen = ++b->gen},
-                            .ids = ids,
-                            .n_ids = n,
-                            .max_tokens = max_tokens,
-                            .ignore_eos = true,
-                            .quiet = true,
-                            .sampling = {.top_p = 1.0f, .repetition = 1.0f},
-                            .received_ns = bench_now_ns()};
+int bench_engine_submit(struct bench_engine *b, uint32_t stream, const uint32_t *ids, uint32_t n,
+                        uint32_t max_tokens) {
+    struct bench_stream *s = &b->s[stream];
+    struct sched_req *req = &s->req;
     int r;
 
-    b->ended = 0;
-    b->n_tokens = 0;
-    b->begin_ns = req.received_ns;
-    while ((r = engine_submit(b->e, &req)) == -EAGAIN)
+    *req = (struct sched_req){.stream = {.index = stream, .gen = ++s->gen},
+                              .ids = ids,
+                              .n_ids = n,
+                              .max_tokens = max_tokens,
+                              .ignore_eos = true,
+                              .quiet = true,
+                              .no_cache = true, /* the same prompt again is computed again */
+                              .sampling = {.top_p = 1.0f, .repetition = 1.0f},
+                              .received_ns = bench_now_ns()};
+    s->ended = 0;
+    s->n_tokens = 0;
+    s->begin_ns = req->received_ns;
+    while ((r = engine_submit(b->e, req)) == -EAGAIN)
         ; /* the previous request is being put away */
-    if (r < 0) {
+    if (r < 0)
         fprintf(stderr, "bench: the request was refused: %s\n", strerror(-r));
-        return -1;
-    }
+    return r < 0 ? -1 : 0;
+}
+
+int bench_engine_wait(struct bench_engine *b, uint32_t stream) {
+    struct bench_stream *s = &b->s[stream];
+    int r;
+
     pthread_mutex_lock(&b->lock);
-    while (!b->ended)
+    while (!s->ended)
         pthread_cond_wait(&b->done, &b->lock);
-    r = b->status;
+    r = s->status;
     pthread_mutex_unlock(&b->lock);
     if (r < 0)
         fprintf(stderr, "bench: the request failed: %s\n", strerror(-r));
     return r < 0 ? -1 : 0;
+}
+
+int bench_engine_request(struct bench_engine *b, const uint32_t *ids, uint32_t n, uint32_t max_tokens) {
+    return bench_engine_submit(b, 0, ids, n, max_tokens) < 0 ? -1 : bench_engine_wait(b, 0);
 }
 
 void bench_engine_close(struct bench_engine *b) {
@@ -352,7 +380,8 @@ void bench_engine_close(struct bench_engine *b) {
         pthread_join(b->thread, NULL);
     }
     engine_close(b->e);
-    free(b->token_ns);
+    for (uint32_t i = 0; i < b->n_streams; i++)
+        free(b->s[i].token_ns);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->done);
 }

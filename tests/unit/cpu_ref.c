@@ -77,9 +77,13 @@ static void same_counters(struct pair *p, uint32_t lane) {
     ck_assert_uint_eq(a.latent_rows, b.latent_rows);
     ck_assert_uint_eq(a.pooled_keys, b.pooled_keys);
     ck_assert_uint_eq(a.experts, b.experts);
-    /* the oracle's rows have no paddings */
+    /* an expert's three matrices; the oracle's have no paddings, nor have its rows of the cache */
+    const struct kern_model_desc *m = &p->m->cfg.model;
+    ck_assert_uint_eq(a.expert_bytes, a.experts * 3ull * m->expert_width * m->hidden * 2);
+    ck_assert_uint_ge(b.expert_bytes, a.expert_bytes);
+    ck_assert_uint_le(b.expert_bytes, b.weight_bytes);
     ck_assert_uint_ge(b.cache_bytes, a.cache_bytes);
-    ck_assert_uint_ge(a.cache_bytes, a.latent_rows * p->m->cfg.model.kv_rank);
+    ck_assert_uint_ge(a.cache_bytes, a.latent_rows * m->kv_rank);
     /* the oracle leaves out index queries of rows that see everything; no other difference */
     ck_assert_uint_ge(b.flops, a.flops);
     ck_assert_uint_le(b.flops, a.flops + a.flops / 20);

@@ -86,6 +86,7 @@ static void record_rows(struct km_inst *i, struct km_plan *p, uint32_t lane, uin
     r->sum.latent_rows += c.latent_rows;
     r->sum.pooled_keys += c.pooled_keys;
     r->sum.cache_bytes += c.cache_bytes;
+    r->sum.expert_bytes += c.expert_bytes;
     r->sum.experts += c.experts;
     r->sum.flops += c.flops;
 }
