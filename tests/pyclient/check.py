@@ -291,6 +291,30 @@ def tool_calls_come_in_pieces():
         plain.close()
 
 
+def what_rules_did_is_marked():
+    tool = b'{"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}'
+    with Daemon("model NANO\nloop\nrequest\nrepeat\ntokens 300 301 302 303 304\n") as d:
+        c = Client(d.socket)
+        plain = c.submit(message(2, "Hi"), max_tokens=20)
+        budget = c.submit(message(2, "Hi") + sampling(thinking_budget=3), max_tokens=20)
+        nothing = c.submit(message(2, "Hi") + sampling(thinking_budget=0), max_tokens=20)
+        guard = c.submit(message(2, "Hi") + sampling(loop_guard=1))
+        call = c.submit(tlv(16, tool) + message(2, "Hi") + tlv(17, bytes([2, 0, 0, 0, 1, 0, 0, 0])) + chat(thinking=2),
+                        max_tokens=40)
+        c.run()
+        ended(plain, 0, 3, "an answer without rules")
+        same((plain.forced, plain.closed, plain.looped), ([], False, False), "its marks")
+        ended(budget, 0, 3, "an answer with a budget")
+        same(budget.ids[:3] + budget.ids[3 + len(budget.forced):][:2], [300, 301, 302, 300, 301], "its own ids")
+        same((budget.forced[-1], budget.closed, budget.looped), (THINK_END, True, False), "its marks")
+        same(budget.usage.reasoning, 3 + len(budget.forced), "reasoning tokens")
+        same((nothing.forced, nothing.text[1]), ([THINK_END], b""), "a budget of 0")
+        ended(guard, 0, 9, "an answer that goes in circles")
+        same((guard.closed, guard.usage.reasoning), (True, 256 + len(guard.forced)), "what closed its reasoning")
+        same(call.text[2], b"get_weather", "the tool that must be called")
+        c.close()
+
+
 def refusals_end_only_themselves():
     with Daemon(ENDLESS) as d:
         c = Client(d.socket)
@@ -523,7 +547,8 @@ def resume_takes_away(d):
 
 TESTS = [handshake_is_as_written, same_as_glmctl, many_tags_interleave, cancel_ends_one_or_all,
          slow_reader_loses_nothing, last_words_fit_a_full_ring, requests_wait_in_the_ring,
-         tool_calls_come_in_pieces, refusals_end_only_themselves, broken_entries_end_the_connection, ping_and_status,
+         tool_calls_come_in_pieces, what_rules_did_is_marked, refusals_end_only_themselves,
+         broken_entries_end_the_connection, ping_and_status,
          death_keeps_what_was_published, draining_is_told, payload_is_returned_at_the_first_record,
          bulk_payloads, resume_goes_on_where_it_was]
 

@@ -25,7 +25,7 @@ TOKENIZE_FEATURE = 0x200
 NOP, SUBMIT, CANCEL, CANCEL_ALL, RESUME_OP, TOKENIZE, COUNT = 0, 1, 2, 3, 4, 5, 6  # 4
 BULK_FLAG, QUIET, KEEP, BACKGROUND, NO_CACHE = 1, 2, 4, 8, 16
 ACCEPTED, PROGRESS, TOKEN, TEXT, ALTS, TOOL, USAGE, END, ERROR, NOTICE, IDS = range(1, 12)  # 6
-INLINE, MORE, FIRST, STEP_END, ALTS_FOLLOW, DRAFTED, IGNORABLE = 1, 2, 4, 8, 16, 32, 0x8000
+INLINE, MORE, FIRST, STEP_END, ALTS_FOLLOW, DRAFTED, FORCED, LOOP, IGNORABLE = 1, 2, 4, 8, 16, 32, 64, 128, 0x8000
 NO_TOKEN = 0xFFFFFFFF
 M32 = 0xFFFFFFFF
 
@@ -115,6 +115,7 @@ class Stream:
         self.ids, self.logprobs, self.alts, self.progress, self.tools, self.prompt_ids = [], [], [], [], [], []
         self.text = collections.defaultdict(bytes)
         self.error = None
+        self.forced, self.closed, self.looped = [], False, False  # 7.4
         self.records = 0
 
     def take(self, r, text):
@@ -161,6 +162,8 @@ class Stream:
         if r.type == TOKEN:
             rule(r.token < self.limits.vocab, f"token {r.token}")
             self.ids.append(r.token)
+            if r.flags & FORCED:
+                self.forced.append(r.token)
             self.logprobs.append(r.logprob)
             self.alts.append([])
             rule(bool(r.flags & ALTS_FOLLOW) == (r.n_alts > 0), "ALTS_FOLLOW and n_alts differ")
@@ -192,6 +195,8 @@ class Stream:
     def take_end(self, r, _):
         status, reason, detail, *counts = struct.unpack("<iHHIIII", r.u)
         self.final = Final(status, reason, detail, *counts, r.token)
+        self.closed, self.looped = bool(r.flags & FORCED), bool(r.flags & LOOP)
+        rule(reason != 9 or self.looped, "the loop guard ended an answer and does not say so")
         rule(self.accepted == (self.usage is not None), "END of an accepted tag without USAGE")
         rule(self.accepted or (self.error is not None and r.seq == 1), "a refused tag has ERROR and END")
         rule(status <= 0, f"END with status {status}")
