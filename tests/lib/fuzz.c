@@ -20,6 +20,7 @@ const struct fuzz_target fuzz_targets[] = {
     {"tokenizer_json", fuzz_tokenizer_json, 12000, 500},
     {"template_literals", fuzz_template_literals, 6000, 5000},
     {"parser_stream", fuzz_parser_stream, 2048, 2000},
+    {"grammar", fuzz_grammar, 4096, 1500},
     {"spill_block", fuzz_spill_block, 16384, 1000},
 };
 const size_t fuzz_n_targets = sizeof fuzz_targets / sizeof fuzz_targets[0];
@@ -34,6 +35,7 @@ const struct fuzz_target *fuzz_find(const char *name) {
 void fuzz_cleanup(void) {
     fuzz_ring_cleanup();
     fuzz_text_cleanup();
+    fuzz_grammar_cleanup();
     fuzz_files_cleanup();
 }
 

@@ -56,6 +56,9 @@ int fuzz_spill_block(const uint8_t *data, size_t size);
 /* fuzztext.c */
 int fuzz_parser_stream(const uint8_t *data, size_t size);
 void fuzz_text_cleanup(void);
+/* fuzzgrammar.c */
+int fuzz_grammar(const uint8_t *data, size_t size);
+void fuzz_grammar_cleanup(void);
 /* fuzzring.c: the daemon's conn and emit against a client that writes what the input says */
 int fuzz_ring_hostile(const uint8_t *data, size_t size);
 void fuzz_ring_cleanup(void);
