@@ -90,6 +90,22 @@ static void on_tick(void *ctx) {
 /* ---- readiness ------------------------------------------------------------------------------------------
  */
 
+/* What became of [Cache] Slots: an option that does nothing, or less than it says, is said. */
+static void say_cache(const struct daemon *d) {
+    uint32_t want = d->conf.cache_slots, got = d->info.cache_slots;
+    unsigned long long mib = (unsigned long long)d->info.slot_bytes >> 20;
+
+    if (!want)
+        log_notice("prefix cache: off ([Cache] Slots=0): every prompt is read from its first token");
+    else if (strncmp(d->conf.model_path, "script:", 7) == 0)
+        log_notice("prefix cache: off: a scripted model has no state to keep");
+    else if (got < want)
+        log_warning("prefix cache: found memory for %u states of %llu MiB, expected %u as [Cache] Slots says; a "
+                    "shorter [Model] ContextTokens or a smaller [Memory] KeepFreeBytes leaves more", got, mib, want);
+    else
+        log_notice("prefix cache: %u states of %llu MiB", got, mib);
+}
+
 static void become_ready(struct daemon *d) {
     struct log_fields f = {.event = LOG_EV_READY, .uid = LOG_NO_UID};
     struct server_model m = {
@@ -111,6 +127,7 @@ static void become_ready(struct daemon *d) {
              "ready after %.1f s: %s on %s, context %u tokens, cache %s, %u sequences, loop %s",
              (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend,
              d->info.context_tokens, d->info.cache, d->info.max_seqs, loop_name(d->loop));
+    say_cache(d);
     sd_notifyf(0, "READY=1\nSTATUS=Serving %s", d->info.model_name);
 }
 

@@ -486,13 +486,17 @@ START_TEST(why_missed) {
     ask(1, other, 400, 0, PREFIX_END);
     ck_assert(prefix_evict(t, PREFIX_WANT_SLOT));
     ask(1, ids, 400, 0, PREFIX_END);
-    prefix_count(t, 1, &x, &(struct prefix_hit){ .checkpoint = PREFIX_NONE }, true, 77);
+    /* what somebody else had is told to nobody, nor that it is gone */
+    ask(2, ids, 400, 0, PREFIX_END);
     ck_assert_uint_eq(prefix_get_misses(t, m), 5);
-    ck_assert_int_eq(m[4].why, PREFIX_WHY_NEW);
-    ck_assert_int_eq(m[3].why, PREFIX_WHY_SHORT);
-    ck_assert_int_eq(m[2].why, PREFIX_WHY_DIVERGED);
-    ck_assert_uint_eq(m[2].shared, 300);
-    ck_assert_int_eq(m[1].why, PREFIX_WHY_EVICTED);
+    ck_assert_int_eq(m[0].why, PREFIX_WHY_NEW);
+    prefix_count(t, 1, &x, &(struct prefix_hit){ .checkpoint = PREFIX_NONE }, true, 77);
+    ck_assert_uint_eq(prefix_get_misses(t, m), 6);
+    ck_assert_int_eq(m[5].why, PREFIX_WHY_NEW);
+    ck_assert_int_eq(m[4].why, PREFIX_WHY_SHORT);
+    ck_assert_int_eq(m[3].why, PREFIX_WHY_DIVERGED);
+    ck_assert_uint_eq(m[3].shared, 300);
+    ck_assert_int_eq(m[2].why, PREFIX_WHY_EVICTED);
     ck_assert_int_eq(m[0].why, PREFIX_WHY_REFUSED);
     ck_assert_uint_eq(m[0].when, 77);
     for (int i = 0; i < 20; i++)

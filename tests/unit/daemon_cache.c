@@ -45,6 +45,7 @@ START_TEST(found_again) {
     struct daemonfix f;
     glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=2\n");
 
+    daemonfix_expect_log(&f, "prefix cache: 32 states of");
     ck_assert_uint_eq(cached(c, N, true), 0);
     ck_assert_uint_eq(cached(c, N, false), 0); /* the first one left nothing */
     ck_assert_uint_eq(cached(c, N, false), 256);
@@ -60,9 +61,17 @@ START_TEST(switched_off) {
     struct daemonfix f;
     glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=2\n[Cache]\nSlots=0\n");
 
+    daemonfix_expect_log(&f, "prefix cache: off ([Cache] Slots=0)");
     for (int i = 0; i < 2; i++)
         ck_assert_uint_eq(cached(c, N, false), 0);
     stop(&f, c);
+    /* an option that does nothing says so */
+    daemonfix_init(&f);
+    daemonfix_script(&f, "vocab 100\nrequest\ntokens 1 2 3\n");
+    daemonfix_start(&f, NULL);
+    daemonfix_expect_log(&f, "prefix cache: off: a scripted model has no state to keep");
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
 }
 END_TEST
 

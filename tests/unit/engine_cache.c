@@ -9,7 +9,7 @@
 #include "engrun.h"
 #include "leakcheck.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(TEST_EMULATED)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(TEST_EMULATED)
 enum { SLOW = 1 };
 #else
 enum { SLOW = 0 };
