@@ -120,7 +120,7 @@ int conf_store(void *at, const struct conf_row *row, const char *value, const ch
         value = row->def;
     switch (row->type) {
     case CONF_T_PATH:
-        if (*value != '/')
+        if (*value != '/' && (*value || *row->def))
             return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not an absolute path", where, row->section,
                             row->key, value);
         /* fall through */

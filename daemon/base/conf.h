@@ -69,6 +69,10 @@ struct conf {
 
     uint32_t cache_slots;
     uint64_t cache_bytes; /* 0 = no limit */
+    char spill_dir[CONF_PATH_MAX]; /* empty = none */
+    uint64_t spill_bytes, spill_keep_free;
+    uint32_t spill_min_tokens;
+    uint32_t spill_survive; /* 0 no, 1 yes */
 
     char socket_path[CONF_PATH_MAX];
     char socket_group[64];

@@ -11,6 +11,7 @@ static const struct conf_word cache_words[] = {
 static const struct conf_word off_on_words[] = {{"off", 0}, {"on", 1}, {NULL, 0}};
 static const struct conf_word io_words[] = {
     {"auto", CONF_IO_AUTO}, {"uring", CONF_IO_URING}, {"epoll", CONF_IO_EPOLL}, {NULL, 0}};
+static const struct conf_word no_yes[] = {{"no", 0}, {"yes", 1}, {NULL, 0}};
 static const struct conf_word level_words[] = {{"error", LOG_LEVEL_ERROR},   {"warning", LOG_LEVEL_WARNING},
                                                {"notice", LOG_LEVEL_NOTICE}, {"info", LOG_LEVEL_INFO},
                                                {"debug", LOG_LEVEL_DEBUG},   {NULL, 0}};
@@ -65,6 +66,21 @@ const struct conf_row conf_rows[] = {
     {"Cache", "MaxBytes", CONF_T_BYTES, AT(cache_bytes), .def = "0", .min = 0, .max = 1024 * G,
      .doc = "Most that kept beginnings of prompts may hold, states and pages together. 0 is no limit but what running "
             "requests leave: they come first."},
+    {"Cache", "SpillDirectory", CONF_T_PATH, AT(spill_dir), .def = "",
+     .doc = "A directory of the daemon's own, mode 700, where kept beginnings of prompts are written, too, so that "
+            "they are read from there when memory had no room for them. Its files hold the users' tokens. Empty is "
+            "none. A directory that is missing, full or in use by another daemon is said in the log, and the daemon "
+            "does without it. The service may write to /var/cache/glmd."},
+    {"Cache", "SpillBytes", CONF_T_BYTES, AT(spill_bytes), .def = "64G", .min = M, .max = 1024 * 1024 * G,
+     .doc = "Most that the files in SpillDirectory may take, those of other models included. What saved the most "
+            "tokens for its size, and was of use last, stays."},
+    {"Cache", "SpillKeepFree", CONF_T_BYTES, AT(spill_keep_free), .def = "50G", .min = 0, .max = 1024 * 1024 * G,
+     .doc = "Nothing is written while the file system of SpillDirectory would have less than this left."},
+    {"Cache", "SpillMinTokens", CONF_T_U32, AT(spill_min_tokens), .def = "8192", .min = 64, .max = 16777216,
+     .doc = "Shorter beginnings of prompts are not written: reading them anew costs little."},
+    {"Cache", "SpillSurvive", CONF_T_WORD, AT(spill_survive), .def = "no", .words = no_yes,
+     .doc = "Whether what was written is used by the next daemon with the same model. Everything that is kept is then "
+            "written at once; otherwise what may soon have to go, and the files are removed at the end."},
 
     {"IPC", "Socket", CONF_T_PATH, AT(socket_path), .def = "/run/glmd/glmd.sock",
      .doc = "Path of the listening socket. Not used when the service manager passes the socket. A daemon "

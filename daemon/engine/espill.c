@@ -306,8 +306,9 @@ static bool in_begin(struct engine *e) {
 static void in_done(struct engine *e) {
     struct espill *p = &e->spill;
     const struct sched_req *req = e->streams[p->in_stream].req;
+    bool exact = p->in_quality == SPILL_EXACT || FAULT(espill_near_exact);
     const struct prefix_new n = { .domain = ecache_domain(req), .text = { .ids = req->ids, .n_ids = req->n_ids },
-                                  .pos = p->in_pos, .exact = p->in_quality == SPILL_EXACT ? UINT32_MAX : 0,
+                                  .pos = p->in_pos, .exact = exact ? UINT32_MAX : 0,
                                   .kind = PREFIX_TURN, .slot = p->in_slot, .pages = p->in_pages };
     uint32_t stream = p->in_stream, pos = p->in_pos;
     struct prefix_info in;
@@ -380,7 +381,9 @@ int espill_round(struct engine *e) {
     e->spill.more = false;
     if (!e->spill.tier)
         return 0;
-    spill_poll(e->spill.tier); /* a read that was given up may just have ended, and with it what others wait for */
+    /* a read that was given up may just have ended, and with it what others wait for */
+    if (!FAULT(espill_not_polled))
+        spill_poll(e->spill.tier);
     r = in_round(e, &left);
     return r < 0 ? r : out_round(e, &left);
 }

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/* The tier on disk behind a whole daemon: a prompt comes back after a restart and after a kill -9 at any moment, with
+ * the answer it would have had; damaged files, a directory that is missing or somebody else's cost a line in the log
+ * and a reading. */
+#include <check.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemonfix.h"
+#include "leakcheck.h"
+#include "spilltest.h"
+
+enum { N = 300, WAIT_MS = 120000 };
+
+static struct spilltest t; /* its directory */
+static struct daemonfix f;
+static uint32_t ids[3][N];
+static struct answer a, plain;
+static char conf[500];
+
+static void setup(void) {
+    leakcheck_setup();
+    spilltest_init(&t, NULL);
+    for (uint32_t i = 0; i < 3; i++)
+        spilltest_text(8 * i, ids[i], N);
+    daemonfix_init(&f);
+    snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
+}
+
+static void teardown(void) {
+    daemonfix_done(&f);
+    spilltest_done(&t);
+    leakcheck_teardown();
+}
+
+static const char *config(const char *dir, const char *survive) {
+    snprintf(conf, sizeof conf,
+             "[Model]\nContextTokens=1024\nThreads=2\n[Cache]\nSpillDirectory=%s\nSpillMinTokens=128\n"
+             "SpillKeepFree=1M\nSpillBytes=256M\nSpillSurvive=%s\n",
+             dir, survive);
+    return conf;
+}
+
+static void start(const char *dir, const char *survive) {
+    unlink(f.log); /* the daemon before this one was ready, too */
+    daemonfix_start(&f, config(dir, survive));
+}
+
+static void send_one(glmd_conn *c, struct answer *ret, uint32_t text, bool no_cache) {
+    glmd_req *r = request_tokens(c, ids[text], N);
+
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, 4), 0);
+    ck_assert_int_eq(glmd_req_set_f64(r, GLMD_KEY_TEMPERATURE, 0), 0);
+    if (no_cache)
+        ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_NO_CACHE, 1), 0);
+    answer_submit(c, ret, r);
+}
+
+/* Tokens that came from the disk. The answer is that of a request that finds nothing. */
+static uint32_t from_disk(glmd_conn *c, uint32_t text) {
+    send_one(c, &a, text, false);
+    answers_wait(c, &a, 1, WAIT_MS);
+    send_one(c, &plain, text, true);
+    answers_wait(c, &plain, 1, WAIT_MS);
+    ck_assert_int_eq(a.status, 0);
+    ck_assert_uint_eq(a.n_tokens, plain.n_tokens);
+    ck_assert_mem_eq(a.tokens, plain.tokens, a.n_tokens * sizeof a.tokens[0]);
+    ck_assert_uint_le(a.usage.tier_tokens, a.usage.cached_tokens);
+    ck_assert_uint_eq(plain.usage.cached_tokens, 0);
+    return a.usage.tier_tokens;
+}
+
+static void run_once(uint32_t text, uint32_t want) {
+    glmd_conn *c;
+
+    start(t.dir, "yes");
+    c = daemonfix_connect(&f, NULL);
+    ck_assert_uint_eq(from_disk(c, text), want);
+    glmd_close(c);
+    daemonfix_stop(&f);
+}
+
+START_TEST(over_a_restart_and_damaged) {
+    char path[400];
+    int fd;
+
+    run_once(0, 0);
+    run_once(0, 256);
+    ck_assert(spilltest_first(&t, ".state", path, sizeof path));
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, "damaged", 7, 9000), 7);
+    close(fd);
+    run_once(0, 0);
+    daemonfix_expect_log(&f, "is forgotten");
+    run_once(0, 256);
+    /* one that is not to survive takes nothing over and leaves nothing */
+    start(t.dir, "no");
+    ck_assert_uint_eq(spilltest_files(&t, ".state"), 0);
+    daemonfix_stop(&f);
+    ck_assert_uint_eq(spilltest_files(&t, ".page"), 0);
+}
+END_TEST
+
+START_TEST(killed) {
+    uint32_t found = 0;
+
+    for (uint32_t round = 0; round < 4; round++) {
+        glmd_conn *c;
+
+        start(t.dir, "yes");
+        c = daemonfix_connect(&f, NULL);
+        found += from_disk(c, round % 3) > 0;
+        send_one(c, &a, (round + 1) % 3, false);
+        answers_wait(c, &a, 1, WAIT_MS);
+        usleep(round * 3000); /* while it is written, and after */
+        kill(f.pid, SIGKILL);
+        daemonfix_wait(&f, 30000);
+        glmd_close(c);
+    }
+    ck_assert_uint_gt(found, 0);
+    run_once(0, 256);
+    ck_assert_uint_eq(spilltest_files(&t, ".tmp"), 0);
+}
+END_TEST
+
+START_TEST(directories_that_cannot_be_used) {
+    char nowhere[100];
+    struct spilltest other = t;
+    glmd_conn *c;
+
+    snprintf(nowhere, sizeof nowhere, "%s/nowhere", t.dir);
+    start(nowhere, "yes");
+    c = daemonfix_connect(&f, NULL);
+    ck_assert_uint_eq(from_disk(c, 0), 0);
+    daemonfix_expect_log(&f, "No such file or directory; create it");
+    daemonfix_expect_log(&f, "going on without it");
+    glmd_close(c);
+    daemonfix_stop(&f);
+    ck_assert_int_eq(spilltest_open(&other), 0);
+    start(t.dir, "yes");
+    daemonfix_expect_log(&f, "another glmd uses it");
+    daemonfix_stop(&f);
+    spilltest_close(&other);
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("daemon_spill");
+    TCase *tc = tcase_create("spill");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 600);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, over_a_restart_and_damaged);
+    tcase_add_test(tc, killed);
+    tcase_add_test(tc, directories_that_cannot_be_used);
+    suite_add_tcase(s, tc);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
