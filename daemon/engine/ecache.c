@@ -25,12 +25,23 @@ static bool takes_part(const struct engine *e, const struct sched_req *req) {
     return e->prefix && !req->no_cache;
 }
 
-static struct prefix_text prompt_of(const struct sched_req *req) {
-    return (struct prefix_text){ .ids = req->ids, .n_ids = req->n_ids };
+/* What is to be read: the prompt, and of one that was away the answer so far, whose last token is fed and not read. */
+static struct prefix_text text_of(const struct engine *e, uint32_t stream) {
+    const struct sched_req *req = e->streams[stream].req;
+    struct prefix_text x = { .ids = req->ids, .n_ids = req->n_ids };
+
+    if (e->streams[stream].seq != ENGINE_NONE && e->seqs[e->streams[stream].seq].answers) {
+        const struct eng_seq *q = &e->seqs[e->streams[stream].seq];
+
+        x.more = q->cache.answer;
+        x.n_more = q->n_read - req->n_ids;
+    }
+    return x;
 }
 
-static void find(const struct engine *e, const struct sched_req *req, struct prefix_hit *h) {
-    const struct prefix_text x = prompt_of(req);
+static void find(const struct engine *e, uint32_t stream, struct prefix_hit *h) {
+    const struct sched_req *req = e->streams[stream].req;
+    const struct prefix_text x = text_of(e, stream);
 
     if (takes_part(e, req) && !FAULT(ecache_finds_nothing))
         prefix_find(e->prefix, ecache_domain(req), &x, h);
@@ -53,18 +64,19 @@ void ecache_available(const struct engine *e, uint32_t *ret_pages, uint32_t *ret
 void ecache_look(struct engine *e, uint32_t stream) {
     struct eng_stream *st = &e->streams[stream];
     struct mem_pool_usage u = mem_page_pool_read(&e->pages);
+    uint32_t read = st->seq == ENGINE_NONE ? st->req->n_ids : e->seqs[st->seq].n_read;
     uint32_t total = mem_pages_for(stream_reserved(e, st->req)), need;
     struct prefix_hit h;
 
     if (!takes_part(e, st->req) || (st->looked && st->looked_at == e->cache_moves && st->looked_idle == u.idle))
         return;
-    find(e, st->req, &h);
+    find(e, stream, &h);
     st->looked = true;
     st->looked_at = e->cache_moves;
     st->looked_idle = u.idle;
     /* pages that nobody else holds count among what can be had, so a hit on them takes them from there */
     need = total - h.full_pages + h.idle_pages;
-    sched_set_need(e->sched, stream, need < total ? need : total, st->req->n_ids - h.pos);
+    sched_set_need(e->sched, stream, need < total ? need : total, read - h.pos);
 }
 
 /* ---- slots ---- */
@@ -205,11 +217,11 @@ uint32_t ecache_next_mark(const struct engine *e, const struct eng_seq *q, uint3
 int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total) {
     const struct sched_req *req = e->streams[q->stream].req;
     struct ecache_seq *c = &q->cache;
-    struct prefix_text x = prompt_of(req);
+    struct prefix_text x = text_of(e, q->stream);
     struct prefix_hit h;
     int r;
 
-    find(e, req, &h);
+    find(e, q->stream, &h);
     r = take_all(e, q, total, &h);
     if (r == -ENOBUFS && h.pos) {
         /* what it could share is what would have to go */
@@ -219,15 +231,22 @@ int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total) {
     if (r < 0)
         return r;
     c->on = takes_part(e, req);
-    c->cached = q->pos = h.pos;
+    q->pos = h.pos;
     c->exact = !h.pos || h.exact ? UINT32_MAX : h.exact_rows;
-    c->n_answer = c->roll_pos = 0;
+    c->roll_pos = 0;
     q->n_pages = total;
-    sched_set_need(e->sched, q->stream, total - h.full_pages, req->n_ids - h.pos);
-    marks_plan(q, req, &h);
-    for (uint32_t i = 0; q->penalties && i < h.pos; i++)
-        seen_add(&q->seen, req->ids[i], 0);
-    if (e->prefix)
+    sched_set_need(e->sched, q->stream, total - h.full_pages, q->n_read - h.pos);
+    if (q->answers)
+        c->n_marks = 0;
+    else
+        marks_plan(q, req, &h);
+    for (; q->penalties && q->n_seen < h.pos && q->n_seen < req->n_ids; q->n_seen++)
+        seen_add(&q->seen, req->ids[q->n_seen], 0);
+    if (!q->away)
+        c->cached = h.pos;
+    if (!q->away)
+        c->n_answer = 0;
+    if (e->prefix && !q->away)
         enumbers_found(e, req, h.pos, h.shared,
                        prefix_count(e->prefix, ecache_domain(req), &x, &h, !c->on, e->now_ns));
     ecache_changed(e);
@@ -310,6 +329,24 @@ int ecache_roll(struct engine *e) {
         r = roll_one(e, q);
     }
     return r;
+}
+
+void ecache_leave(struct engine *e, struct eng_seq *q) {
+    struct ecache_seq *c = &q->cache;
+    uint32_t n_ids = e->streams[q->stream].req->n_ids;
+
+    if (c->exact > n_ids && q->pos > n_ids)
+        c->exact = n_ids;
+    if (c->roll_pos) {
+        e->n_rolling--;
+        keep(e, q, c->roll, c->roll_pos, PREFIX_REPLY);
+        c->roll_pos = 0;
+    }
+    if (q->pos && q->pos % KERN_GRID == 0)
+        keep(e, q, q->slot, q->pos, PREFIX_REPLY);
+    else
+        mem_slot_give(&e->slots, q->slot);
+    ecache_changed(e);
 }
 
 void ecache_end(struct engine *e, struct eng_seq *q, bool finished) {

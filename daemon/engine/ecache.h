@@ -42,8 +42,8 @@ struct ecache_seq {
 void ecache_available(const struct engine *e, uint32_t *ret_pages, uint32_t *ret_slots);
 /* Tells the scheduler what a queued stream would take, when that may have changed. */
 void ecache_look(struct engine *e, uint32_t stream);
-/* Gives the sequence its slot and `total` pages, and the state of what was found: q->pos tokens need not be read.
- * -ENOBUFS: the pools do not have it; another error is the device's. */
+/* Gives the sequence, one that was away too, its slot and `total` pages, and the state of what was found: q->pos
+ * tokens need not be read. -ENOBUFS: the pools do not have it; another error is the device's. */
 int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total);
 uint64_t ecache_domain(const struct sched_req *req); /* who may find what whom left */
 /* Where this prompt and another part becomes one of its marks, if it may have one more. */
@@ -65,6 +65,8 @@ void ecache_filled(struct engine *e, struct eng_seq *q);
 void ecache_token(struct eng_seq *q, uint32_t token); /* sampled, to be fed next */
 /* Before a step: states of answers that stand on the grid are set aside. */
 int ecache_roll(struct engine *e);
+/* The sequence gives up its slot and goes on later: its state is the cache's. */
+void ecache_leave(struct engine *e, struct eng_seq *q);
 /* The stream ends; finished: as it should, so that its answer may come back in a prompt. */
 void ecache_end(struct engine *e, struct eng_seq *q, bool finished);
 

@@ -61,6 +61,10 @@ struct eng_seq {
     struct mem_page *pages; /* [pages of a whole context] */
     uint32_t n_pages;       /* reserved */
     uint32_t pos;           /* tokens in its state */
+    uint32_t n_read;        /* tokens to be read before it answers, or goes on to */
+    uint32_t n_seen;        /* leading tokens of the prompt that penalties know */
+    bool answers;           /* what is read is an answer that goes on: no token comes out of it */
+    bool away;              /* it has neither slot nor pages (eaway.c) */
     uint32_t token;         /* sampled last, to be fed at pos */
     uint64_t admitted_ns, first_ns, last_ns, longest_gap_ns;
     bool deferred; /* the prompt's sample came while the ring was full: `result` waits for credit */
@@ -214,6 +218,11 @@ uint32_t fill_until(const struct engine *e, uint32_t seq);
 /* The pieces evaluation shares: a chunk planned by hand, run to its end. */
 void fill_programs(struct engine *e, struct fill *f, bool head, bool draft);
 int fill_load(struct engine *e);
+
+/* eaway.c */
+/* A background sequence gives way to one that waits for memory. false: none did. */
+bool away_one(struct engine *e);
+uint32_t away_id(const struct engine *e, const struct eng_seq *q, uint32_t pos); /* of prompt and answer */
 
 /* run.c */
 /* 0, or the error that engine_fail was told. may_sleep: waits for a post when there was nothing to do. */

@@ -42,7 +42,8 @@ void event_progress(struct engine *e, uint32_t stream, uint32_t done, uint32_t p
     const struct eng_stream *st = &e->streams[stream];
     struct stream_event *ev;
 
-    if (st->req->quiet)
+    /* none behind the first token: one that was away reads its answer */
+    if (st->req->quiet || (st->seq != ENGINE_NONE && e->seqs[st->seq].first_ns))
         return;
     if (e->sink.credit && atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire) <=
                               stream_token_records(st->req->sampling.n_alts))

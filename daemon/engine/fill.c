@@ -35,8 +35,8 @@ int fill_load(struct engine *e) {
     return r < 0 ? r : kern_plan_load(e->k, plan, bytes);
 }
 
-static uint32_t prompt_left(const struct engine *e, const struct eng_seq *q) {
-    return e->streams[q->stream].req->n_ids - q->pos;
+static uint32_t prompt_left(const struct eng_seq *q) {
+    return q->n_read - q->pos;
 }
 
 static int part_plan(struct engine *e, struct fill_part *p) {
@@ -48,13 +48,17 @@ static int part_plan(struct engine *e, struct fill_part *p) {
                  KERN_SEQ_PREFILL | KERN_SEQ_COMMIT | (p->pos0 ? 0u : (uint32_t)KERN_SEQ_RESET), q->pages,
                  mem_pages_for(p->pos0 + p->n_rows));
     for (uint32_t i = 0; r >= 0 && i < p->n_rows; i++) {
-        r = row = plan_row(&e->plan, req->ids[p->pos0 + i], KERN_NONE);
-        if (q->penalties)
-            seen_add(&q->seen, req->ids[p->pos0 + i], 0);
+        r = row = plan_row(&e->plan, away_id(e, q, p->pos0 + i), KERN_NONE);
+        if (q->penalties && p->pos0 + i == q->n_seen && q->n_seen < req->n_ids)
+            seen_add(&q->seen, req->ids[q->n_seen++], 0);
     }
     if (r >= 0 && p->last)
         r = step_sample(e, q, (uint32_t)row);
     return r;
+}
+
+static bool ends_prompt(const struct engine *e, const struct fill_part *p) {
+    return p->n_rows == prompt_left(&e->seqs[p->seq]);
 }
 
 /* What the scheduler gave to one prompt, cut where the cache wants a state. */
@@ -65,8 +69,30 @@ static struct fill_part part_of(struct engine *e, const struct sched_part *given
 
     if (p.n_rows > mark - q->pos)
         p.n_rows = mark - q->pos;
-    p.last = p.n_rows == prompt_left(e, q);
+    p.last = p.n_rows == prompt_left(q) && !q->answers;
     return p;
+}
+
+/* Prompts that end do not wait for what is read of others, unless that costs next to nothing. */
+static void chunk_split(struct engine *e, struct fill *f) {
+    uint32_t ends = 0, all = 0, n = 0;
+
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        all += f->parts[i].n_rows;
+        ends += ends_prompt(e, &f->parts[i]) ? f->parts[i].n_rows : 0;
+    }
+    if (ends && ends < all && governor_splits(&e->governor, ends, all) && !FAULT(fill_all_together)) {
+        for (uint32_t i = 0; i < f->n_parts; i++)
+            if (ends_prompt(e, &f->parts[i]))
+                f->parts[n++] = f->parts[i];
+        f->n_parts = n;
+    }
+    f->n_rows = 0;
+    f->head = false;
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        f->n_rows += f->parts[i].n_rows;
+        f->head |= f->parts[i].last;
+    }
 }
 
 int fill_start(struct engine *e, bool busy) {
@@ -82,13 +108,9 @@ int fill_start(struct engine *e, bool busy) {
     f->n_parts = sched_plan_chunk(e->sched, e->now_ns, rows, KERN_GRID, given, FAULT(fill_one_prompt) ? 1 : parts);
     if (!f->n_parts)
         return 0;
-    f->n_rows = 0;
-    f->head = false;
-    for (uint32_t i = 0; i < f->n_parts; i++) {
+    for (uint32_t i = 0; i < f->n_parts; i++)
         f->parts[i] = part_of(e, &given[i]);
-        f->n_rows += f->parts[i].n_rows;
-        f->head |= f->parts[i].last;
-    }
+    chunk_split(e, f);
     fill_programs(e, f, f->head, false);
     plan_begin(&e->plan, KERN_LANE_PREFILL, ++e->step);
     for (uint32_t i = 0; r >= 0 && i < f->n_parts; i++)
@@ -160,6 +182,8 @@ static void part_done(struct engine *e, const struct fill_part *p, const struct 
         return;
     }
     q->pos += p->n_rows;
+    if (q->answers && !prompt_left(q))
+        q->answers = false;
     stat_add(&e->stats.prefill_tokens, p->n_rows);
     sched_filled(e->sched, stream, p->n_rows, e->now_ns);
     event_progress(e, stream, q->pos, 0, 0);

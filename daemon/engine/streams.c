@@ -140,17 +140,21 @@ void engine_stop(struct engine *e, uint64_t deadline_ns) {
 void seq_give(struct engine *e, uint32_t seq) {
     struct eng_seq *q = &e->seqs[seq];
 
-    mem_pages_give(&e->pages, q->n_pages, q->pages);
-    mem_slot_give(&e->slots, q->slot);
+    if (!q->away) {
+        mem_pages_give(&e->pages, q->n_pages, q->pages);
+        mem_slot_give(&e->slots, q->slot);
+    }
     seen_reset(&q->seen);
-    q->used = q->gone = false;
+    q->used = q->gone = q->away = q->answers = false;
 }
 
 static void seq_release(struct engine *e, uint32_t seq) {
-    if (fill_leave(e, seq))
+    if (fill_leave(e, seq)) {
         seq_give(e, seq);
-    else
+    } else {
         e->seqs[seq].gone = true;
+        e->seqs[seq].cache.on = false; /* nobody waits for a mark of it */
+    }
 }
 
 static void usage_fill(const struct engine *e, const struct eng_stream *st, struct stream_usage *u,
@@ -245,6 +249,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
         .user_tokens = req->kv_quota,
         .weight = req->weight > SCHED_WEIGHT_MAX ? SCHED_WEIGHT_MAX : req->weight,
         .background = req->background,
+        .movable = req->background && e->prefix && !req->no_cache,
     };
     struct stream_event *ev;
     int r;
@@ -324,25 +329,58 @@ static void tell_sched(struct engine *e) {
     if (sched_peek(e->sched, e->now_ns, &stream) == 0)
         ecache_look(e, stream);
     ecache_available(e, &pages, &slots);
-    sched_available(e->sched, pages, slots);
+    /* one that ended in a chunk that still runs keeps its place among the sequences too */
+    sched_available(e->sched, pages, seq_free(e) == ENGINE_NONE ? 0 : slots);
+}
+
+/* A new sequence, or one that was away. -ENOBUFS: there is no room after all; another error is the device's. */
+static int seq_begin(struct engine *e, uint32_t stream) {
+    struct eng_stream *st = &e->streams[stream];
+    bool fresh = st->seq == ENGINE_NONE;
+    uint32_t i = fresh ? seq_free(e) : st->seq, n = mem_pages_for(stream_reserved(e, st->req));
+    struct eng_seq *q = i == ENGINE_NONE ? NULL : &e->seqs[i];
+    int r;
+
+    if (!q || n > e->pages_per_seq)
+        return -ENOBUFS;
+    if (fresh) {
+        q->stream = stream;
+        q->pos = q->token = q->n_seen = 0;
+        q->n_read = st->req->n_ids;
+        q->answers = q->away = false;
+        q->penalties = wants_penalties(&st->req->sampling);
+    }
+    r = ecache_begin(e, q, n);
+    if (r < 0)
+        return r;
+    q->away = false;
+    if (!fresh)
+        return 0;
+    q->used = true;
+    q->admitted_ns = e->now_ns;
+    q->first_ns = q->last_ns = q->longest_gap_ns = 0;
+    q->deferred = false;
+    control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
+    st->seq = i;
+    usage_admit(e, st->req);
+    enumbers_admit(e, st->req);
+    event_progress(e, stream, q->pos, 0, 0);
+    return 0;
 }
 
 void streams_admit(struct engine *e) {
     uint32_t stream;
+    int r;
 
     ecache_twins(e);
-    while (tell_sched(e), sched_admit(e->sched, e->now_ns, &stream) == 0) {
-        struct eng_stream *st = &e->streams[stream];
-        uint32_t i = seq_free(e), n = mem_pages_for(stream_reserved(e, st->req));
-        struct eng_seq *q = i == ENGINE_NONE ? NULL : &e->seqs[i];
-        int r = -ENOBUFS;
-
-        if (q && n <= e->pages_per_seq) {
-            q->stream = stream;
-            q->pos = q->token = 0;
-            q->penalties = wants_penalties(&st->req->sampling);
-            r = ecache_begin(e, q, n);
+    for (;;) {
+        tell_sched(e);
+        if (sched_admit(e->sched, e->now_ns, &stream) < 0) {
+            if (!away_one(e))
+                return;
+            continue;
         }
+        r = seq_begin(e, stream);
         if (r < 0 && r != -ENOBUFS)
             return; /* the device is lost, and with it every stream */
         if (r < 0) {
@@ -350,15 +388,6 @@ void streams_admit(struct engine *e) {
             stream_end(e, stream, STREAM_END_ERROR, r, UINT32_MAX);
             continue;
         }
-        q->used = true;
-        q->admitted_ns = e->now_ns;
-        q->first_ns = q->last_ns = q->longest_gap_ns = 0;
-        q->deferred = false;
-        control_begin(&q->control, &e->vocab, st->req, e->kc.max_context);
-        st->seq = i;
-        usage_admit(e, st->req);
-        enumbers_admit(e, st->req);
-        event_progress(e, stream, q->pos, 0, 0);
         e->queue_dirty = true;
         ecache_twins(e); /* whoever comes next may share a beginning with this one */
     }
@@ -419,12 +448,12 @@ void streams_credit(struct engine *e) {
         struct eng_stream *st;
         bool ok, samples;
 
-        if (!q->used || q->gone)
+        if (!q->used || q->gone || q->away)
             continue;
         st = &e->streams[q->stream];
         /* a prompt may be read without credit up to the chunk that samples */
         samples = sched_job_state(e->sched, q->stream) == SCHED_DECODE ||
-                  st->req->n_ids - q->pos <= e->opt.prefill_tokens;
+                  (!q->answers && q->n_read - q->pos <= e->opt.prefill_tokens);
         ok = !samples || credit_enough(e, q->stream, !st->skipped || kicked || timer);
         if (ok && st->skipped && timer && !kicked)
             stat_add(&e->stats.safety_wakes, 1);

@@ -75,6 +75,12 @@ uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t ma
     return left < rows ? left : rows;
 }
 
+bool governor_splits(const struct governor *g, uint32_t rows, uint32_t all) {
+    double whole = program_ns(g, all);
+
+    return whole <= 0 || program_ns(g, rows) < whole / 2;
+}
+
 uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t n_left) {
     double one = program_ns(g, rows), most = slice_most(g), want;
 

@@ -32,6 +32,9 @@ uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t ma
 /* Programs to launch now of a chunk of `rows` rows that has n_left to go; 0: none before the next decode step.
  * busy: decode steps wait between the slices. Takes the step's time into the debt, so once a round. */
 uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t n_left);
+/* Whether prompts that end with `rows` rows should be read by themselves, before a chunk of `all` rows that has them
+ * would be done: not where a chunk costs nearly the same whatever its size. */
+bool governor_splits(const struct governor *g, uint32_t rows, uint32_t all);
 /* That slice took ns for n programs; n = 0: a time that says nothing about programs. */
 void governor_sliced(struct governor *g, uint32_t rows, uint32_t n, uint64_t ns);
 

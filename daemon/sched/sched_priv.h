@@ -11,6 +11,7 @@ struct entry {
     struct sched_job job;
     uint8_t state;
     bool skipped, paused, held;
+    bool away;           /* queued again: the caller still keeps its sequence */
     bool promoted;       /* a background job that waited long enough */
     uint32_t account;    /* index into accounts */
     uint32_t need;       /* pages it would take, or has taken */
@@ -54,7 +55,7 @@ struct sched {
     uint32_t *admitted;       /* [n_slots] jobs with a slot in order of admission */
     uint32_t *scratch;        /* [max_jobs] */
     struct ending *endings;   /* [n_slots] */
-    uint32_t n_accounts, n_queue, n_admitted, n_paused;
+    uint32_t n_accounts, n_queue, n_admitted, n_paused, n_away;
     uint32_t free_pages, free_slots;
     uint64_t order;
     uint64_t floor; /* what an account is lifted to when its user gets something to be read */

@@ -171,7 +171,38 @@ static bool seat_take(struct sched *s, bool for_low, uint64_t now_ns) {
 }
 
 static bool fits(const struct sched *s, const struct entry *e) {
-    return s->free_slots && s->n_admitted < s->cfg.n_slots && e->need <= s->free_pages;
+    return s->free_slots && s->n_admitted + s->n_away - e->away < s->cfg.n_slots && e->need <= s->free_pages;
+}
+
+static bool can_release(const struct entry *e) {
+    return e->job.movable && is_low(e) && !e->skipped;
+}
+
+int sched_pick_release(struct sched *s, uint32_t *ret_job) {
+    uint64_t pages = s->free_pages, slots = s->free_slots;
+    const struct entry *head, *best = NULL;
+    uint32_t at;
+
+    accounts_refresh(s);
+    if (FAULT(sched_no_release) || queue_head(s, &at) < 0)
+        return -EAGAIN;
+    head = &s->entries[s->queue[at]];
+    if (is_low(head) || (head->need <= pages && slots))
+        return -EAGAIN;
+    for (uint32_t i = 0; i < s->n_admitted; i++) {
+        const struct entry *e = &s->entries[s->admitted[i]];
+
+        if (!can_release(e))
+            continue;
+        pages += e->need;
+        slots++;
+        if (!best || e->paused >= best->paused)
+            best = e; /* a paused one before a running one, and the last admitted of them */
+    }
+    if (!best || pages < head->need || !slots)
+        return -EAGAIN;
+    *ret_job = (uint32_t)(best - s->entries);
+    return 0;
 }
 
 int sched_peek(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
@@ -195,6 +226,8 @@ static void admit(struct sched *s, uint32_t at, uint64_t now_ns) {
     s->admitted[s->n_admitted++] = job;
     s->free_pages -= e->need;
     s->free_slots--;
+    s->n_away -= e->away;
+    e->away = false;
     e->state = SCHED_FILL;
     e->order = ++s->order;
     e->waiting_ns = e->seat_ns = now_ns;

@@ -140,6 +140,34 @@ static void list_remove(uint32_t *list, uint32_t *n, uint32_t job) {
     }
 }
 
+static void take_back(struct sched *s, uint32_t job, struct entry *e) {
+    struct account *a = account_of(s, e);
+
+    list_remove(s->admitted, &s->n_admitted, job);
+    s->n_paused -= e->paused;
+    s->free_pages += e->need;
+    s->free_slots++;
+    a->reserved -= job_tokens(&e->job);
+    a->owed -= e->left; /* never read */
+}
+
+void sched_requeue(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns) {
+    struct entry *e = entry_of(s, job);
+
+    if (!e || e->state == SCHED_QUEUED)
+        return;
+    take_back(s, job, e);
+    e->state = SCHED_QUEUED;
+    e->paused = e->skipped = e->promoted = false;
+    e->away = true;
+    s->n_away++;
+    e->left = tokens ? tokens : 1;
+    e->need = (uint32_t)pages_for(s, &e->job);
+    e->waiting_ns = now_ns;
+    e->order = ++s->order;
+    s->queue[s->n_queue++] = job;
+}
+
 void sched_remove(struct sched *s, uint32_t job) {
     struct entry *e = entry_of(s, job);
     struct account *a;
@@ -149,13 +177,9 @@ void sched_remove(struct sched *s, uint32_t job) {
     a = account_of(s, e);
     if (e->state == SCHED_QUEUED) {
         list_remove(s->queue, &s->n_queue, job);
+        s->n_away -= e->away;
     } else {
-        list_remove(s->admitted, &s->n_admitted, job);
-        s->n_paused -= e->paused;
-        s->free_pages += e->need;
-        s->free_slots++;
-        a->reserved -= job_tokens(&e->job);
-        a->owed -= e->left; /* never read */
+        take_back(s, job, e);
         if (e->out)
             s->answer = s->answer > 0 ? s->answer * 0.875 + e->out * 0.125 : e->out;
     }

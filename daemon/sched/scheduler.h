@@ -16,6 +16,9 @@
  * from a job that has been skipped for park_ns when anybody waits, and from a background job when an
  * interactive one waits.
  *
+ * When an interactive job waits for memory that movable background jobs hold, sched_pick_release names one of them;
+ * the caller takes it back and queues the job again with what must be computed to go on (sched_requeue).
+ *
  * Fairness is by tokens, not by requests: every user carries the tokens served to it (prompt tokens computed
  * and output, divided by its weight); the queued job of the least served user goes first, and so does the next
  * chunk of a prompt. A user who comes back cannot spend an old lead: its account is lifted to the least
@@ -65,6 +68,7 @@ struct sched_job {
     uint32_t budget_tokens; /* output at most; prompt + budget is reserved */
     uint32_t weight;        /* of its user, 1 to SCHED_WEIGHT_MAX; 0 = SCHED_WEIGHT */
     bool background;
+    bool movable;           /* its slot and pages may be taken from it, and its tokens computed again */
     uint64_t deadline_ns;   /* SCHED_NEVER = none */
     uint64_t user_tokens;   /* most that running jobs of its user may reserve, this one included; 0 = no limit */
 };
@@ -107,6 +111,11 @@ int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
 /* The job that sched_admit would take if there were room for it, whatever it needs: whose hit to look up and
  * whom to make room for. -EAGAIN: none. */
 int sched_peek(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
+/* A background job that must give up slot and pages for an interactive one that waits for memory and would then have
+ * it. -EAGAIN: none. */
+int sched_pick_release(struct sched *s, uint32_t *ret_job);
+/* It has: the job is queued again, with so many tokens to read before it goes on. */
+void sched_requeue(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns);
 uint32_t sched_job_pages(const struct sched *s, uint32_t job); /* pages reserved for it: fresh ones */
 
 /* What the next chunk of at most `rows` rows reads of whose prompts, given out in pieces of `grid` tokens or what is

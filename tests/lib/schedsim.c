@@ -33,10 +33,11 @@ struct kept {
 
 struct job {
     uint32_t uid, prompt, budget, answer, group;
-    bool background, begun, ended, cancelled;
+    bool background, begun, ended, again; /* again: it reads what it had */
     uint64_t at, deadline, cancel_at, stall_at, stall_ns; /* of the true clock */
+    bool holds; /* slot and pages */
     uint64_t bound, admitted;
-    uint32_t out, pages, hit, pos; /* pages: its own */
+    uint32_t out, pages, hit, pos, read; /* pages: its own; read: tokens before it answers, or goes on */
     int shares;                    /* kept entry whose pages it shares, -1 */
     uint32_t ends;
 };
@@ -119,6 +120,7 @@ static void draw(struct sim *m) {
         *j = (struct job){ .uid = flood && rnd(m, 3) ? 0 : (uint32_t)rnd(m, USERS), .shares = -1,
                            .prompt = log_uniform(m, 8, 12), .budget = log_uniform(m, 1, 9),
                            .group = (uint32_t)rnd(m, GROUPS), .background = rnd(m, 5) == 0 };
+        j->read = j->prompt;
         j->answer = 1 + (uint32_t)rnd(m, j->budget);
         j->deadline = j->cancel_at = j->stall_at = SCHED_NEVER;
         t += flood ? rnd(m, 50 * MS) : rnd(m, 8 * SEC);
@@ -133,11 +135,8 @@ static void draw(struct sim *m) {
             m->stalled_ns += j->stall_ns;
         }
     }
-    m->jump_at = SCHED_NEVER;
-    if (rnd(m, 10) == 0) {
-        m->jump_at = SEC + rnd(m, t);
-        m->jump = rnd(m, 2) ? -(int64_t)(3600 * SEC) : (int64_t)(rnd(m, 3600) * SEC);
-    }
+    m->jump_at = rnd(m, 10) ? SCHED_NEVER : SEC + rnd(m, t);
+    m->jump = rnd(m, 2) ? -(int64_t)(3600 * SEC) : (int64_t)(rnd(m, 3600) * SEC);
 }
 
 static int open_sim(struct sim *m, void **ret_mem) {
@@ -193,7 +192,7 @@ static void tell_room(struct sim *m, uint32_t head) {
     j->hit = 0;
     j->shares = -1;
     if (hit >= 0) {
-        uint32_t most = m->kept[hit].tokens < j->prompt - 1 ? m->kept[hit].tokens : j->prompt - 1;
+        uint32_t most = m->kept[hit].tokens < j->read - 1 ? m->kept[hit].tokens : j->read - 1;
 
         j->hit = most / GRID * GRID;
         j->shares = j->hit / PAGE ? hit : -1;
@@ -204,7 +203,7 @@ static void tell_room(struct sim *m, uint32_t head) {
             slots++;
         }
     sched_available(m->s, pages, slots);
-    sched_set_need(m->s, head, all - (j->shares >= 0 ? j->hit / PAGE : 0), j->prompt - j->hit);
+    sched_set_need(m->s, head, all - (j->shares >= 0 ? j->hit / PAGE : 0), j->read - j->hit);
 }
 
 static void take_room(struct sim *m, struct job *j) {
@@ -252,6 +251,7 @@ static void end(struct sim *m, uint32_t i) {
     struct job *j = &m->job[i];
 
     if (sched_job_state(m->s, i) != SCHED_QUEUED) {
+        j->holds = false;
         give_room(m, j);
         for (uint32_t k = 0; k < m->n_parts; k++)
             if (m->parts[k].job == i)
@@ -294,7 +294,8 @@ static void set_bound(struct sim *m, uint32_t at) {
 static void arrive(struct sim *m, uint32_t i) {
     struct job *j = &m->job[i];
     struct sched_job w = { .uid = j->uid, .prompt_tokens = j->prompt, .budget_tokens = j->budget,
-                           .weight = m->weight[j->uid], .background = j->background, .deadline_ns = SCHED_NEVER };
+                           .weight = m->weight[j->uid], .background = j->background,
+                           .movable = j->background, .deadline_ns = SCHED_NEVER };
     int r;
 
     if (j->deadline != SCHED_NEVER)
@@ -315,6 +316,29 @@ static void arrive(struct sim *m, uint32_t i) {
     set_bound(m, i);
 }
 
+static bool in_chunk(const struct sim *m, uint32_t job) {
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        if (m->parts[i].job == job && m->parts[i].tokens)
+            return true;
+    return false;
+}
+
+static void release(struct sim *m, uint32_t i) {
+    struct job *j = &m->job[i];
+
+    if (!j->background)
+        fail(m, "job %u is none of the background and was released", i);
+    j->again |= sched_job_state(m->s, i) == SCHED_DECODE;
+    if (j->again && j->read < j->pos)
+        j->read = j->pos;
+    give_room(m, j);
+    j->holds = false;
+    j->shares = -1;
+    j->pos = 0;
+    sched_requeue(m->s, i, j->read, clock_of(m));
+    m->ret->released++;
+}
+
 static void admit(struct sim *m) {
     uint32_t head, got;
 
@@ -323,14 +347,20 @@ static void admit(struct sim *m) {
             tell_room(m, head);
         else
             sched_available(m->s, m->free_pages, m->free_slots);
-        if (sched_admit(m->s, clock_of(m), &got) < 0)
-            return;
+        if (sched_admit(m->s, clock_of(m), &got) < 0) {
+            if (sched_pick_release(m->s, &got) < 0 || in_chunk(m, got))
+                return;
+            release(m, got);
+            continue;
+        }
         if (got != head) {
             fail(m, "admitted %u, looked at %u", got, head);
             return;
         }
         take_room(m, &m->job[got]);
-        m->job[got].admitted = m->now;
+        if (!m->job[got].admitted)
+            m->job[got].admitted = m->now;
+        m->job[got].holds = true;
     }
 }
 
@@ -341,7 +371,7 @@ static bool is_stalled(const struct sim *m, const struct job *j) {
 static void skips(struct sim *m) {
     m->looked = m->now;
     for (uint32_t i = 0; i < m->n_jobs; i++)
-        if (is_live(&m->job[i]) && m->job[i].admitted)
+        if (is_live(&m->job[i]) && m->job[i].holds)
             sched_skip(m->s, i, is_stalled(m, &m->job[i]), clock_of(m));
 }
 
@@ -404,6 +434,25 @@ static uint32_t step(struct sim *m) {
     return n;
 }
 
+static bool ends_prompt(const struct sim *m, const struct sched_part *p) {
+    return p->tokens == m->job[p->job].read - m->job[p->job].pos;
+}
+
+/* As the engine does (chunk_split in fill.c). */
+static void split_chunk(struct sim *m) {
+    uint32_t ends = 0, n = 0;
+
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        ends += ends_prompt(m, &m->parts[i]) ? m->parts[i].tokens : 0;
+    if (!ends || ends == m->fill_rows || !governor_splits(&m->g, ends, m->fill_rows))
+        return;
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        if (ends_prompt(m, &m->parts[i]))
+            m->parts[n++] = m->parts[i];
+    m->n_parts = n;
+    m->fill_rows = ends;
+}
+
 /* 0: nobody has a prompt to read. */
 static bool begin_chunk(struct sim *m, bool busy) {
     m->n_parts = sched_plan_chunk(m->s, clock_of(m), governor_rows(&m->g, busy, CHUNK, CHUNK, GRID), GRID, m->parts,
@@ -415,11 +464,12 @@ static bool begin_chunk(struct sim *m, bool busy) {
         uint32_t n = m->parts[i].tokens;
 
         m->fill_rows += n;
-        if (!n || n > j->prompt - j->pos || (n % GRID && n != j->prompt - j->pos))
-            fail(m, "a part of %u rows of %u", n, j->prompt - j->pos);
+        if (!n || n > j->read - j->pos || (n % GRID && n != j->read - j->pos))
+            fail(m, "a part of %u rows of %u", n, j->read - j->pos);
         if (sched_job_paused(m->s, m->parts[i].job) || (is_stalled(m, j) && j->stall_at <= m->looked))
             fail(m, "a paused or stalled job is in the chunk");
     }
+    split_chunk(m);
     if (m->fill_rows > CHUNK)
         fail(m, "a chunk of %u rows", m->fill_rows);
     return m->n_parts != 0;
@@ -435,8 +485,10 @@ static void end_chunk(struct sim *m) {
             continue;
         j->pos += m->parts[i].tokens;
         sched_filled(m->s, job, m->parts[i].tokens, clock_of(m));
-        if (sched_job_state(m->s, job) == SCHED_DECODE && ++j->out >= j->answer)
+        if (sched_job_state(m->s, job) == SCHED_DECODE && !j->again && ++j->out >= j->answer)
             end(m, job);
+        if (sched_job_state(m->s, job) == SCHED_DECODE)
+            j->again = false;
     }
     m->n_parts = 0;
     m->ret->chunks++;
@@ -475,7 +527,7 @@ static void check(struct sim *m) {
 
         if (!is_live(j))
             continue;
-        if (j->admitted) {
+        if (j->holds) {
             pages += j->pages;
             slots++;
             paused += sched_job_paused(m->s, i);
@@ -500,13 +552,11 @@ static bool sleep_on(struct sim *m) {
 
     for (uint32_t i = 0; i < m->n_jobs; i++) {
         const struct job *j = &m->job[i];
-        uint64_t t[4] = { j->begun ? SCHED_NEVER : j->at, SCHED_NEVER, SCHED_NEVER, SCHED_NEVER };
+        bool live = is_live(j);
+        uint64_t t[4] = { j->begun ? SCHED_NEVER : j->at, live ? j->cancel_at : SCHED_NEVER,
+                          live && is_stalled(m, j) ? j->stall_at + j->stall_ns : SCHED_NEVER,
+                          live && event != SCHED_NEVER ? event - (uint64_t)m->skew : SCHED_NEVER };
 
-        if (is_live(j)) {
-            t[1] = j->cancel_at;
-            t[2] = j->stall_at != SCHED_NEVER && is_stalled(m, j) ? j->stall_at + j->stall_ns : SCHED_NEVER;
-            t[3] = event == SCHED_NEVER ? event : event - (uint64_t)m->skew;
-        }
         for (int k = 0; k < 4; k++)
             if (t[k] > m->now && t[k] < at)
                 at = t[k];
@@ -523,11 +573,8 @@ int schedsim_run(uint64_t seed, struct schedsim_result *ret) {
     void *mem = NULL;
     uint64_t rounds = 0;
 
-    if (open_sim(&m, &mem) < 0) {
-        snprintf(ret->why, sizeof ret->why, "the scheduler could not be made");
-        free(mem);
-        return -1;
-    }
+    if (open_sim(&m, &mem) < 0)
+        fail(&m, "the scheduler could not be made");
     draw(&m);
     m.now = SEC;
     while (!m.failed) {

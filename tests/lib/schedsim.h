@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct schedsim_result {
-    uint64_t jobs, steps, chunks, parked, preempted, hits, refused;
+    uint64_t jobs, steps, chunks, parked, released, hits, refused;
     double wait_of_bound; /* the worst wait, as a part of its bound */
     char why[200];        /* what did not hold */
 };

@@ -20,7 +20,7 @@ static uint32_t prompts[N][800], lengths[N] = { 30, 64, 129, 7, 700 };
 static uint32_t alone[N][OUT];
 
 static void open_nano(struct engine_options o) {
-    o.context_tokens = 1024;
+    o.context_tokens = o.context_tokens ? o.context_tokens : 1024;
     o.threads = 1;
     engrun_open(&r, ckpt_model("nano"), &o);
     engrun_attach(&r);
@@ -34,6 +34,16 @@ static void close_nano(void) {
     ck_assert_uint_eq(st.running, 0);
     ck_assert_uint_eq(st.free_slots, r.e->kc.n_slots);
     ck_assert_uint_eq(st.free_pages, r.e->kc.n_pages);
+    engrun_close(&r);
+}
+
+/* What is not free is the cache's. */
+static void close_cached(void) {
+    uint32_t pages, slots;
+
+    ecache_available(r.e, &pages, &slots);
+    ck_assert_uint_eq(pages, r.e->kc.n_pages);
+    ck_assert_uint_eq(slots, r.e->kc.n_slots);
     engrun_close(&r);
 }
 
@@ -98,8 +108,8 @@ START_TEST(short_prompts_share_a_chunk) {
         submit(&q[i]);
     }
     rounds(1);
-    ck_assert_uint_eq(r.e->fill.n_parts, 5); /* the long one as far as the grid lets it */
-    ck_assert_uint_eq(r.e->fill.n_rows, 30 + 64 + 129 + 7 + 256);
+    ck_assert_uint_eq(r.e->fill.n_parts, 4); /* those that end do not wait for the long one */
+    ck_assert_uint_eq(r.e->fill.n_rows, 30 + 64 + 129 + 7);
     for (uint32_t i = 0; i < N; i++)
         round_until_end(i);
     for (uint32_t i = 0; i < N; i++)
@@ -235,6 +245,86 @@ START_TEST(background_gives_way) {
 }
 END_TEST
 
+/* ---- memory ---- */
+
+static void penalised(struct sched_req *q) {
+    q->ignore_eos = true;
+    q->max_tokens = 100;
+    q->sampling.repetition = 1.3f;
+    q->sampling.presence = 0.5f;
+    q->sampling.frequency = 0.25f;
+}
+
+/* An interactive request that finds no pages gets those of a background one, which later reads again what the cache
+ * did not keep, prompt and answer, and goes on as if nothing had happened; also when what it has said counts. */
+START_TEST(background_gives_its_memory) {
+    static struct engrun_stream undisturbed;
+    struct sched_req q[2] = { request(4), request(2) };
+
+    penalised(&q[0]);
+    q[1].ignore_eos = q[0].background = true;
+    open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = 2 });
+    submit(&q[0]);
+    round_until_end(4);
+    undisturbed = r.s[4];
+    ck_assert_uint_eq(undisturbed.n_tokens, 100);
+    close_nano();
+    /* in its prompt, at its answer's first token, and with states of the answer on the grid and off it */
+    for (uint32_t k = 0; k < 5; k++) {
+        static const uint32_t after[] = { 0, 1, 5, 70, 90 };
+        bool away = false;
+
+        open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = k % 2 ? 2 : 6, .context_tokens = 1024,
+                                           .n_pages = 4, .prefill_tokens = 128 });
+        submit(&q[0]);
+        do
+            rounds(1);
+        while (after[k] ? r.s[4].n_tokens < after[k] : r.e->seqs[0].pos < 256);
+        for (uint32_t again = 0; again < 2; again++) { /* the second time while it reads, or soon after */
+            q[1].stream.gen = 1 + again;
+            submit(&q[1]);
+            for (uint32_t i = 0; (r.s[2].gen != 1 + again || !r.s[2].ends) && i < 100000; i++) {
+                rounds(1);
+                away |= r.e->seqs[0].away;
+            }
+            same_as_alone(2);
+            rounds(3);
+        }
+        ck_assert(away);
+        ck_assert_uint_eq(r.s[4].ends, 0);
+        round_until_end(4);
+        ck_assert_uint_eq(r.s[4].n_tokens, 100);
+        ck_assert_mem_eq(r.s[4].tokens, undisturbed.tokens, 100 * sizeof(uint32_t));
+        ck_assert_uint_eq(r.s[4].firsts, 1);
+        close_cached();
+    }
+}
+END_TEST
+
+/* It can be cancelled while it has nothing. */
+START_TEST(cancelled_without_memory) {
+    struct sched_req q[2] = { request(4), request(2) };
+
+    penalised(&q[0]);
+    q[1].ignore_eos = q[0].background = true;
+    open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = 2, .n_pages = 4, .prefill_tokens = 128 });
+    submit(&q[0]);
+    while (r.s[4].n_tokens < 3)
+        rounds(1);
+    submit(&q[1]);
+    for (uint32_t i = 0; !r.e->seqs[0].away && i < 1000; i++)
+        rounds(1);
+    ck_assert(r.e->seqs[0].away);
+    engine_cancel(r.e, q[0].stream);
+    rounds(1);
+    ck_assert_uint_eq(r.s[4].ends, 1);
+    ck_assert_uint_eq(r.s[4].end.u.usage.completion, r.s[4].n_tokens);
+    round_until_end(2);
+    same_as_alone(2);
+    close_cached();
+}
+END_TEST
+
 /* ---- the queue ---- */
 
 START_TEST(queue_is_bounded) {
@@ -300,6 +390,8 @@ int main(void) {
     tcase_add_test(tc, parked_and_back);
     tcase_add_test(tc, a_seat_at_once);
     tcase_add_test(tc, background_gives_way);
+    tcase_add_test(tc, background_gives_its_memory);
+    tcase_add_test(tc, cancelled_without_memory);
     tcase_add_test(tc, queue_is_bounded);
     tcase_add_test(tc, waits_are_told);
     suite_add_tcase(suite, tc);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The scheduler beyond the plain queue: seats given and taken, background jobs, weights, needs after a hit, holds,
- * the queue's bound, waiting times, clocks that jump; the governor; and whole workloads (schedsim.h). */
+ * the queue's bound, waiting times, clocks that jump; and whole workloads
+ * (schedsim.h). */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "governor.h"
 #include "leakcheck.h"
 #include "schedsim.h"
 #include "scheduler.h"
@@ -131,6 +131,47 @@ START_TEST(background_yields_its_seat) {
     sched_remove(s, 3);
     ck_assert_uint_eq(admit(30), UINT32_MAX);
     ck_assert(!sched_job_paused(s, 1)); /* before job 2, which is new */
+    close_sched();
+}
+END_TEST
+
+/* Memory for an interactive job: from movable background jobs, the last admitted first, and only if it then fits. */
+START_TEST(background_yields_its_memory) {
+    struct sched_job j = job_of(1, 1000, 24);
+    uint32_t job;
+
+    open_sched(4, 4, 12, 0);
+    j.background = j.movable = true;
+    add(0, j, 0);
+    add(1, j, 0);
+    j.movable = false;
+    add(2, j, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(admit(0), i);
+    ck_assert_int_eq(sched_pick_release(s, &job), -EAGAIN); /* nobody waits */
+    add(3, job_of(2, 2500, 60), 0);                          /* ten pages, and eight can be had */
+    ck_assert_uint_eq(admit(0), UINT32_MAX);
+    ck_assert_int_eq(sched_pick_release(s, &job), -EAGAIN);
+    sched_remove(s, 3);
+    add(3, job_of(2, 1500, 36), 0);
+    sched_filled(s, 1, 1000, 0);
+    ck_assert_uint_eq(admit(0), UINT32_MAX);
+    ck_assert_int_eq(sched_pick_release(s, &job), 0);
+    ck_assert_uint_eq(job, 1);
+    sched_requeue(s, 1, 1004, 0);
+    ck_assert_uint_eq(admit(0), UINT32_MAX);
+    ck_assert_int_eq(sched_pick_release(s, &job), 0);
+    ck_assert_uint_eq(job, 0);
+    sched_requeue(s, 0, 1000, 0);
+    ck_assert_uint_eq(admit(0), 3);
+    ck_assert_uint_eq(admit(0), UINT32_MAX);
+    ck_assert_int_eq(sched_pick_release(s, &job), -EAGAIN); /* background jobs do not chase each other */
+    sched_remove(s, 3);
+    ck_assert_uint_eq(admit(0), 1);
+    sched_filled(s, 1, 1000, 0);
+    ck_assert_int_eq(sched_job_state(s, 1), SCHED_FILL);
+    sched_filled(s, 1, 4, 0);
+    ck_assert_int_eq(sched_job_state(s, 1), SCHED_DECODE);
     close_sched();
 }
 END_TEST
@@ -422,108 +463,6 @@ START_TEST(clock_jumps) {
 }
 END_TEST
 
-/* ---- the governor ---- */
-
-struct device {
-    double row_ns, flat_ns, step_ns; /* of a program */
-};
-
-/* A prompt beside a decoder for n rounds: the decoder's part of the time, and the longest gap. */
-static double share(struct governor *g, const struct device *d, uint32_t n, double *ret_gap) {
-    double decode = 0, fill = 0, gap = 0, slices = 0;
-    uint32_t rows = 0, left = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t k;
-        double took;
-
-        governor_decoded(g, (uint64_t)d->step_ns);
-        decode += d->step_ns;
-        if (d->step_ns + slices > gap && i > n / 2)
-            gap = d->step_ns + slices;
-        slices = 0;
-        if (!left) {
-            rows = governor_rows(g, true, 1u << 20, 2048, 64);
-            left = 40;
-        }
-        k = governor_slice(g, true, rows, left);
-        took = k * (d->flat_ns + rows * d->row_ns);
-        if (k)
-            governor_sliced(g, rows, k, (uint64_t)took);
-        left -= k;
-        fill += took;
-        slices += took;
-    }
-    *ret_gap = gap;
-    return decode / (decode + fill);
-}
-
-START_TEST(governor_halves) {
-    static const struct device d[] = {
-        { 1000, 100000, 1000000 }, { 20000, 5600000, 32000000 }, { 100000, 0, 3000000 }, { 500, 3000000, 1000000 },
-        { 60000, 1000000, 50000000 },
-    };
-
-    for (uint32_t i = 0; i < sizeof d / sizeof *d; i++) {
-        struct governor g;
-        double gap, part;
-
-        governor_init(&g, 200000000);
-        part = share(&g, &d[i], 4000, &gap);
-        ck_assert_msg(part > 0.47 && part < 0.53, "device %u: decode has %.3f", i, part);
-        ck_assert_msg(gap <= 200e6, "device %u: a gap of %.1f ms", i, gap / 1e6);
-    }
-}
-END_TEST
-
-/* A program longer than any gap allowed: it runs, and the time is still halved. */
-START_TEST(governor_long_programs) {
-    struct device d = { 8000000, 0, 10000000 };
-    struct governor g;
-    double gap, part;
-
-    governor_init(&g, 200000000);
-    part = share(&g, &d, 4000, &gap);
-    ck_assert_msg(part > 0.47 && part < 0.53, "decode has %.3f", part);
-}
-END_TEST
-
-/* A short target makes chunks small; a step that is nearly as long leaves the prompt a quarter, as far as whole
- * programs fill it. */
-START_TEST(governor_keeps_the_gap) {
-    struct device d = { 20000, 1000000, 30000000 };
-    struct governor g;
-    double gap, part;
-
-    governor_init(&g, 40000000);
-    part = share(&g, &d, 4000, &gap);
-    ck_assert_msg(gap <= 40.5e6, "a gap of %.1f ms", gap / 1e6);
-    ck_assert_msg(part <= 0.86, "decode has %.3f", part);
-    ck_assert_uint_lt(governor_rows(&g, true, 1u << 20, 2048, 64), 2048);
-    ck_assert_uint_eq(governor_rows(&g, false, 1u << 20, 2048, 64), 2048);
-    ck_assert_uint_eq(governor_rows(&g, true, 17, 2048, 64), 17);
-}
-END_TEST
-
-/* One absurd measurement is not believed for long, and nothing divides by it. */
-START_TEST(governor_and_a_jumping_clock) {
-    struct device d = { 20000, 5600000, 32000000 };
-    struct governor g;
-    double gap, part;
-
-    governor_init(&g, 200000000);
-    share(&g, &d, 500, &gap);
-    governor_decoded(&g, UINT64_MAX);
-    governor_sliced(&g, 2048, 1, UINT64_MAX);
-    governor_sliced(&g, 64, 3, UINT64_MAX);
-    governor_sliced(&g, 64, 3, 0);
-    share(&g, &d, 1000, &gap);
-    part = share(&g, &d, 4000, &gap);
-    ck_assert_msg(part > 0.45 && part < 0.55, "decode has %.3f", part);
-    ck_assert_msg(gap <= 200e6, "a gap of %.1f ms", gap / 1e6);
-}
-END_TEST
-
 /* ---- whole workloads ---- */
 
 START_TEST(workloads) {
@@ -534,6 +473,7 @@ START_TEST(workloads) {
     ck_assert_uint_gt(r.hits, 100);
     ck_assert_uint_gt(r.parked, 100);
     ck_assert_uint_gt(r.refused, 10);
+    ck_assert_uint_gt(r.released, 50);
 }
 END_TEST
 
@@ -548,6 +488,7 @@ int main(void) {
     tcase_add_test(tc, parked_when_somebody_waits);
     tcase_add_test(tc, parking_is_looked_at_once);
     tcase_add_test(tc, background_yields_its_seat);
+    tcase_add_test(tc, background_yields_its_memory);
     tcase_add_test(tc, no_pause_without_memory);
     tcase_add_test(tc, background_does_not_starve);
     tcase_add_test(tc, weights);
@@ -559,10 +500,6 @@ int main(void) {
     tcase_add_test(tc, estimates);
     tcase_add_test(tc, estimates_know_memory);
     tcase_add_test(tc, clock_jumps);
-    tcase_add_test(tc, governor_halves);
-    tcase_add_test(tc, governor_long_programs);
-    tcase_add_test(tc, governor_keeps_the_gap);
-    tcase_add_test(tc, governor_and_a_jumping_clock);
     tcase_add_test(tc, workloads);
     suite_add_tcase(suite, tc);
     sr = srunner_create(suite);

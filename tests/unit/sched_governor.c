@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/* The governor on devices of all speeds: halves, gaps, programs longer than any gap, clocks that jump. */
+#include <check.h>
+
+#include "governor.h"
+#include "leakcheck.h"
+
+struct device {
+    double row_ns, flat_ns, step_ns; /* of a program */
+};
+
+/* A prompt beside a decoder for n rounds: the decoder's part of the time, and the longest gap. */
+static double share(struct governor *g, const struct device *d, uint32_t n, double *ret_gap) {
+    double decode = 0, fill = 0, gap = 0, slices = 0;
+    uint32_t rows = 0, left = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k;
+        double took;
+
+        governor_decoded(g, (uint64_t)d->step_ns);
+        decode += d->step_ns;
+        if (d->step_ns + slices > gap && i > n / 2)
+            gap = d->step_ns + slices;
+        slices = 0;
+        if (!left) {
+            rows = governor_rows(g, true, 1u << 20, 2048, 64);
+            left = 40;
+        }
+        k = governor_slice(g, true, rows, left);
+        took = k * (d->flat_ns + rows * d->row_ns);
+        if (k)
+            governor_sliced(g, rows, k, (uint64_t)took);
+        left -= k;
+        fill += took;
+        slices += took;
+    }
+    *ret_gap = gap;
+    return decode / (decode + fill);
+}
+
+START_TEST(governor_halves) {
+    static const struct device d[] = {
+        { 1000, 100000, 1000000 }, { 20000, 5600000, 32000000 }, { 100000, 0, 3000000 }, { 500, 3000000, 1000000 },
+        { 60000, 1000000, 50000000 },
+    };
+
+    for (uint32_t i = 0; i < sizeof d / sizeof *d; i++) {
+        struct governor g;
+        double gap, part;
+
+        governor_init(&g, 200000000);
+        part = share(&g, &d[i], 4000, &gap);
+        ck_assert_msg(part > 0.47 && part < 0.53, "device %u: decode has %.3f", i, part);
+        ck_assert_msg(gap <= 200e6, "device %u: a gap of %.1f ms", i, gap / 1e6);
+    }
+}
+END_TEST
+
+/* A program longer than any gap allowed: it runs, and the time is still halved. */
+START_TEST(governor_long_programs) {
+    struct device d = { 8000000, 0, 10000000 };
+    struct governor g;
+    double gap, part;
+
+    governor_init(&g, 200000000);
+    part = share(&g, &d, 4000, &gap);
+    ck_assert_msg(part > 0.47 && part < 0.53, "decode has %.3f", part);
+}
+END_TEST
+
+/* A short target makes chunks small; a step that is nearly as long leaves the prompt a quarter, as far as whole
+ * programs fill it. */
+START_TEST(governor_keeps_the_gap) {
+    struct device d = { 20000, 1000000, 30000000 };
+    struct governor g;
+    double gap, part;
+
+    governor_init(&g, 40000000);
+    part = share(&g, &d, 4000, &gap);
+    ck_assert_msg(gap <= 40.5e6, "a gap of %.1f ms", gap / 1e6);
+    ck_assert_msg(part <= 0.86, "decode has %.3f", part);
+    ck_assert_uint_lt(governor_rows(&g, true, 1u << 20, 2048, 64), 2048);
+    ck_assert_uint_eq(governor_rows(&g, false, 1u << 20, 2048, 64), 2048);
+    ck_assert_uint_eq(governor_rows(&g, true, 17, 2048, 64), 17);
+}
+END_TEST
+
+/* One absurd measurement is not believed for long, and nothing divides by it. */
+START_TEST(governor_and_a_jumping_clock) {
+    struct device d = { 20000, 5600000, 32000000 };
+    struct governor g;
+    double gap, part;
+
+    governor_init(&g, 200000000);
+    share(&g, &d, 500, &gap);
+    governor_decoded(&g, UINT64_MAX);
+    governor_sliced(&g, 2048, 1, UINT64_MAX);
+    governor_sliced(&g, 64, 3, UINT64_MAX);
+    governor_sliced(&g, 64, 3, 0);
+    share(&g, &d, 1000, &gap);
+    part = share(&g, &d, 4000, &gap);
+    ck_assert_msg(part > 0.45 && part < 0.55, "decode has %.3f", part);
+    ck_assert_msg(gap <= 200e6, "a gap of %.1f ms", gap / 1e6);
+}
+END_TEST
+
+/* What ends is read first where that is quicker, and not where a chunk costs the same whatever its size. */
+START_TEST(governor_splits_chunks) {
+    struct governor g;
+
+    governor_init(&g, 200000000);
+    ck_assert(governor_splits(&g, 10, 512));
+    governor_sliced(&g, 512, 10, 100000000);
+    governor_sliced(&g, 10, 10, 10000000);
+    ck_assert(governor_splits(&g, 10, 512));
+    for (int i = 0; i < 30; i++)
+        governor_sliced(&g, 10, 10, 80000000);
+    ck_assert(!governor_splits(&g, 10, 512));
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("sched_governor");
+    TCase *tc = tcase_create("governor");
+    SRunner *sr;
+    int failed;
+
+    tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
+    tcase_add_test(tc, governor_halves);
+    tcase_add_test(tc, governor_long_programs);
+    tcase_add_test(tc, governor_keeps_the_gap);
+    tcase_add_test(tc, governor_and_a_jumping_clock);
+    tcase_add_test(tc, governor_splits_chunks);
+    suite_add_tcase(suite, tc);
+    sr = srunner_create(suite);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
