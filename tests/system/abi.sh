@@ -32,7 +32,8 @@ diff_of() { # LIBRARY HEADER
         /^$|changes summary|with some indirect sub-type change:/ { next }
         /^  \[C\]/ { function_line = $0; next }
         /(parameter [0-9]+ of type|return type|of pointed to type).*(has sub-type changes|changed):$/ { next }
-        /in pointed to type .struct glmd_[a-z]*.*:$/ { name = $0; sub(/.*struct /, "", name); sub(/[^a-z_].*/, "", name); next }
+        /in pointed to type .const glmd_[a-z]*.*:$/ { next }
+        /in (pointed to|unqualified underlying) type .struct glmd_[a-z]*.*:$/ { name = $0; sub(/.*struct /, "", name); sub(/[^a-z_].*/, "", name); next }
         /^ *type size changed from [0-9]+ to [0-9]+/ && (name in ok) { end = $5; if ($7 > $5) next }
         /^ *[0-9]+ data member insertions?:$/ && (name in ok) { next }
         /at offset [0-9]+ \(in bits\)/ && (name in ok) { o = $0; sub(/.*at offset /, "", o); if (o + 0 >= end + 0) next }
