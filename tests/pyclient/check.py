@@ -64,7 +64,7 @@ def handshake_is_as_written():
         c = Client(d.socket, sq_log2=255, tq_log2=255, pay_log2=255, txt_log2=255, wanted=(1 << 64) - 1)
         for got, least, most in zip(c.welcome[11:15], (8, 12, 20, 18), (12, 16, 26, 24)):
             holds(least <= got <= most, f"sizes {c.welcome[11:15]} for the largest wanted")
-        holds(c.welcome.features < 1 << 11, "a feature that version 1 does not define")
+        holds(c.welcome.features < 1 << 12, "a feature that version 1 does not define")
         holds(c.welcome.generation == generation and c.welcome.conn_id != number, "generation and number")
         c.close()
         c = Client(d.socket)
