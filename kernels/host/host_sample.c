@@ -126,15 +126,26 @@ static void add(float *v, float d) {
         *v = FLT_MAX;
 }
 
+/* 32 ids a word: masks are mostly all or nothing for long stretches, and a masked draw must not cost more than a plain
+ * one (kernels/NOTES.md). */
+static void mask_out(float *z, uint32_t n, const uint32_t *mask) {
+    for (uint32_t at = 0; at < n; at += 32, z += 32) {
+        uint32_t left = n - at < 32 ? n - at : 32;
+        uint32_t off = ~mask[at / 32] & (left == 32 ? UINT32_MAX : (1u << left) - 1);
+        if (off == UINT32_MAX)
+            for (uint32_t i = 0; i < 32; i++)
+                z[i] = -INFINITY;
+        else
+            for (; off; off &= off - 1)
+                z[__builtin_ctz(off)] = -INFINITY;
+    }
+}
+
 static void adjust(const struct kern_model_desc *m, const struct kern_plan *p, const struct kern_sample *s,
                    float *z) {
     const uint32_t n = m->vocab_tokens;
-    if (s->mask0 != KERN_NONE) {
-        const uint32_t *mask = plan_mask(p) + s->mask0;
-        for (uint32_t i = 0; i < n; i++)
-            if (!(mask[i / 32] >> (i % 32) & 1))
-                z[i] = -INFINITY;
-    }
+    if (s->mask0 != KERN_NONE)
+        mask_out(z, n, plan_mask(p) + s->mask0);
     for (uint32_t i = 0; i < s->n_ban; i++)
         z[plan_ban(p)[s->ban0 + i]] = -INFINITY;
     for (uint32_t i = 0; i < s->n_bias; i++)

@@ -39,6 +39,7 @@ static void record_end(struct engrun *r, struct engrun_stream *s, const struct s
 static void record_token(struct engrun *r, struct engrun_stream *s, const struct stream_event *ev) {
     if (s->n_tokens < ENGRUN_TOKENS) {
         s->t_ns[s->n_tokens] = ev->t_ns;
+        s->logprobs[s->n_tokens] = ev->logprob;
         s->tokens[s->n_tokens++] = ev->token;
     }
     s->firsts += ev->first;

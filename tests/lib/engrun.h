@@ -17,6 +17,7 @@ struct engrun_stream {
     uint32_t n_tokens, tokens[ENGRUN_TOKENS];
     uint64_t t_ns[ENGRUN_TOKENS];
     float logprob;  /* of the last token */
+    float logprobs[ENGRUN_TOKENS]; /* of each; NaN where not asked for */
     uint32_t n_alts; /* of the last token */
     struct stream_alt alts[STREAM_MAX_ALTS];
     uint32_t n_forced;     /* tokens that control set */
