@@ -104,7 +104,7 @@ static void text_mask(const struct grammar *g, struct grammar_work *w, struct gr
         if (s->sub == SUB_PLAIN && (s->mode == MODE_STRING || gram_free_chars(g, s)) &&
             !FAULT(grammar_slow_masks)) {
             gram_walk_clean(g, s, words);
-            gram_walk(g, w, s, &v->quote, 0, v->quote.n, words);
+            gram_walk_quote(g, w, s, words);
             return;
         }
         break;

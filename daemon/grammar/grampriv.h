@@ -31,7 +31,7 @@ struct gtrie {
     uint32_t n_order;
 };
 
-enum { GRAM_CLEAN_STEPS = 32 };
+enum { GRAM_CLEAN_STEPS = 32, GRAM_MAX_RESTS = (1 << 18) - 32 };
 
 struct glong {
     uint32_t id, chars;
@@ -43,7 +43,11 @@ struct grammar_vocab {
     uint64_t bytes;
     struct gtrie all;   /* every token that is text */
     struct gtrie quote; /* those that begin as the inside of a string and hold a quote or backslash */
-    uint32_t *is_text;  /* bit set of ids */
+    /* What such a token has from its first quote or backslash on: many tokens share one. */
+    struct gtrie rest; /* its order: numbers of rests */
+    uint32_t
+        *rest_of; /* for each place in quote.order the number of its rest; NULL when there are too many */
+    uint32_t *is_text; /* bit set of ids */
     uint32_t
         *clean[GRAM_CLEAN_STEPS + 1]; /* ids that stay inside a string and begin at most so many characters */
     uint32_t *clean_all, *utf8_all; /* however many; utf8_all: control characters, quotes, backslashes too */
@@ -211,6 +215,7 @@ struct gsaved {
 struct grammar_work {
     struct grammar_state copy;
     struct gsaved saved[GRAMMAR_MAX_TOKEN_BYTES + 1];
+    uint32_t rests[GRAM_MAX_RESTS / 32 + 1]; /* bit set of those that may follow */
 };
 
 /* gstep.c. False: the byte may not follow, and s is spoilt. */
@@ -253,6 +258,9 @@ uint32_t gram_walk_dfa(const struct gtrie *t, const struct gdfa *d, uint32_t sta
 /* Every token of a part of the trie that may follow, into words. s has its old value afterwards. */
 void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
                const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words);
+/* The tokens that leave the string that s is in, or escape in it; s stands between two characters. */
+void gram_walk_quote(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+                     uint32_t *words);
 /* The tokens that stay inside the string that s is in; s stands between two characters. */
 void gram_walk_clean(const struct grammar *g, const struct grammar_state *s, uint32_t *words);
 

@@ -151,6 +151,42 @@ static int make_sets(struct grammar_vocab *v, const struct by_bytes *list, uint3
     return 0;
 }
 
+/* Rests of the tokens of the quote trie, which are sorted otherwise than the tokens. list: those tokens. */
+static int make_rests(struct grammar_vocab *v, struct by_bytes *list, uint32_t n) {
+    uint32_t m = 0, rest = 0;
+    int r;
+
+    v->rest_of = take(v, n, sizeof *v->rest_of);
+    if (!v->rest_of)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        while (*list[i].p != '"' && *list[i].p != '\\') {
+            list[i].p++;
+            list[i].n--;
+        }
+        list[i].id = i;
+    }
+    qsort(list, n, sizeof *list, compare);
+    for (uint32_t i = 0; i < n; i++) {
+        bool same = i > 0 && list[i].n == list[i - 1].n && memcmp(list[i].p, list[i - 1].p, list[i].n) == 0;
+
+        rest += i > 0 && !same;
+        v->rest_of[list[i].id] = rest;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (i + 1 == n || v->rest_of[list[i].id] != v->rest_of[list[i + 1].id]) {
+            list[m] = list[i];
+            list[m].id = v->rest_of[list[i].id];
+            m++;
+        }
+    r = make_trie(v, list, m, &v->rest);
+    if (r == 0 && m > GRAM_MAX_RESTS) {
+        free(v->rest_of);
+        v->rest_of = NULL;
+    }
+    return r;
+}
+
 static int make_tables(struct grammar_vocab *v) {
     struct by_bytes *list = calloc(v->n_tokens ? v->n_tokens : 1, sizeof *list);
     uint32_t n = 0, m = 0;
@@ -173,6 +209,8 @@ static int make_tables(struct grammar_vocab *v) {
             list[m++] = list[i];
     if (r == 0)
         r = make_trie(v, list, m, &v->quote);
+    if (r == 0)
+        r = make_rests(v, list, m);
     free(list);
     return r;
 }
@@ -220,6 +258,9 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     free(v->all.order);
     free(v->quote.node);
     free(v->quote.order);
+    free(v->rest.node);
+    free(v->rest.order);
+    free(v->rest_of);
     free(v->is_text);
     for (uint32_t k = 0; k <= GRAM_CLEAN_STEPS; k++)
         free(v->clean[k]);

@@ -184,17 +184,31 @@ static bool steady(const struct grammar *g, const struct grammar_state *s, uint3
     for (uint32_t i = 0; i < s->n_scalars; i++) {
         const struct gleaf *x = &g->leaf[s->scalar[i].leaf];
 
-        if (x->how != HOW_FREE || s->chars < x->min || (x->max != GRAM_NONE && x->max - s->chars < more))
+        if (x->how == HOW_LIST)
+            return false;
+        if (x->how == HOW_FREE && (s->chars < x->min || (x->max != GRAM_NONE && x->max - s->chars < more)))
             return false;
     }
     return s->mode == MODE_STRING;
+}
+
+/* The automata of s stay where they are. */
+static bool loops(const struct grammar *g, const struct grammar_state *s, uint8_t b) {
+    for (uint32_t i = 0; s->mode == MODE_STRING && i < s->n_scalars; i++) {
+        const struct gleaf *x = &g->leaf[s->scalar[i].leaf];
+
+        if (x->how == HOW_DFA && gram_next(&g->dfa[x->dfa], s->scalar[i].lo, b) != s->scalar[i].lo)
+            return false;
+    }
+    return true;
 }
 
 /* Where a walk stands: saved[0 .. n) are older values of s, n_at[d] of them belong to the first d bytes. */
 struct path {
     uint32_t n, n_at[GRAMMAR_MAX_TOKEN_BYTES + 1];
     bool steady[GRAMMAR_MAX_TOKEN_BYTES + 1];
-    bool kept; /* saved[n] is the value s has */
+    bool plain[GRAMMAR_MAX_TOKEN_BYTES + 1]; /* no quote or backslash so far */
+    bool kept;                               /* saved[n] is the value s has */
 };
 
 /* s takes the byte of node n, which stands behind depth - 1 bytes of the path. */
@@ -208,8 +222,9 @@ static bool take_byte(const struct grammar *g, struct grammar_work *w, struct gr
         p->kept = true;
     }
     p->n_at[n->depth] = p->n;
+    p->plain[n->depth] = p->plain[before] && inside_string(n->byte);
     p->steady[n->depth] = p->steady[before];
-    if (p->steady[before] && inside_string(n->byte) && n->byte < 0x80)
+    if (p->steady[before] && inside_string(n->byte) && n->byte < 0x80 && loops(g, s, n->byte))
         return true;
     if (hopeless(s, n->byte))
         return false;
@@ -224,13 +239,22 @@ static bool take_byte(const struct grammar *g, struct grammar_work *w, struct gr
     return true;
 }
 
-void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
-               const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words) {
+static void mark_rests(const struct grammar_vocab *v, const struct grammar_work *w, uint32_t from,
+                       uint32_t to, uint32_t *words) {
+    for (uint32_t k = from; k < to; k++)
+        if (gram_has(w->rests, v->rest_of[k]))
+            gram_set(words, v->quote.order[k]);
+}
+
+/* rests: t is the quote trie, and where the string has become free its tokens are looked up in w->rests. */
+static void walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+                 const struct gtrie *t, uint32_t from, uint32_t to, bool rests, uint32_t *words) {
     struct path p = {.n = 0};
 
     if (from == to)
         return;
     p.n_at[t->node[from].depth - 1u] = 0;
+    p.plain[t->node[from].depth - 1u] = true;
     p.steady[t->node[from].depth - 1u] =
         (s->mode == MODE_STRING || s->mode == MODE_IN_KEY) && steady(g, s, GRAMMAR_MAX_TOKEN_BYTES);
     for (uint32_t i = from; i < to;) {
@@ -241,6 +265,11 @@ void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_s
             continue;
         }
         mark_here(t, n, words);
+        if (rests && p.steady[n->depth] && p.plain[n->depth]) {
+            mark_rests(g->vocab, w, n->first, t->node[n->skip].first, words);
+            i = n->skip;
+            continue;
+        }
         if (n->clean && s->sub == SUB_PLAIN && i + 1 < n->skip && !FAULT(grammar_slow_masks) &&
             (s->mode == MODE_STRING || (s->mode == MODE_IN_KEY && gram_free_chars(g, s)))) {
             take_subtree(g, s, t, i, words);
@@ -251,6 +280,51 @@ void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_s
     }
     while (p.n > 0)
         put_back(s, &w->saved[--p.n]);
+}
+
+void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+               const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words) {
+    walk(g, w, s, t, from, to, false, words);
+}
+
+/* What s becomes when the string has deviated from every declared name. False: it cannot become free. */
+static bool make_free(const struct grammar *g, struct grammar_state *s) {
+    struct glevel *l = &s->level[s->depth];
+
+    if (s->mode == MODE_STRING) {
+        for (uint32_t i = 0; i < s->n_scalars; i++)
+            if (g->leaf[s->scalar[i].leaf].how != HOW_FREE)
+                return false;
+        return steady(g, s, GRAMMAR_MAX_TOKEN_BYTES);
+    }
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct gthread *t = &s->thread[l->first + i];
+
+        if (l->alive >> i & 1 && !gram_fits(g, s, g->leaf[t->leaf].other))
+            l->alive &= ~(UINT32_C(1) << i);
+        t->lo = t->hi = 0;
+    }
+    return l->alive != 0;
+}
+
+void gram_walk_quote(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
+                     uint32_t *words) {
+    const struct grammar_vocab *v = g->vocab;
+    bool rests = false;
+
+    if (v->rest_of) {
+        grammar_copy(&w->copy, s);
+        rests = make_free(g, &w->copy);
+    }
+    if (rests) {
+        memset(w->rests, 0, (v->rest.n_order / 32 + 1) * sizeof *w->rests);
+        walk(g, w, &w->copy, &v->rest, 0, v->rest.n, false, w->rests);
+        if (steady(g, s, GRAMMAR_MAX_TOKEN_BYTES)) {
+            mark_rests(v, w, 0, v->quote.n_order, words);
+            return;
+        }
+    }
+    walk(g, w, s, &v->quote, 0, v->quote.n, rests, words);
 }
 
 /* Tokens that begin at most `chars` characters. */

@@ -14,7 +14,9 @@
 
 enum { TOKENS = 154856, MARKS = 36, MAX_IDS = 1 << 17 };
 
-static const struct {
+static struct gt_vocab vocab;
+
+static struct {
     const char *name, *schema;
 } cases[] = {
     {"any JSON", "{}"},
@@ -43,7 +45,56 @@ static const struct {
                      "{\"properties\": {\"a\": {\"minLength\": 3}}}, "
                      "{\"required\": [\"c\"]}, {\"properties\": {\"d\": {\"pattern\": \"x$\"}}}, "
                      "{\"properties\": {\"e\": {\"pattern\": \"[^y]$\"}}}]}}"},
+    {"a list of 4,000 strings", NULL},
+    {"32 objects side by side", NULL},
 };
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* What is generated: a list of many strings, and 32 alternatives that begin alike. */
+static char *many_strings(void) {
+    struct texttest_rng r = {5};
+    char *text = malloc(1 << 18);
+    size_t n = 0;
+
+    if (!text)
+        exit(2);
+    n = (size_t)sprintf(text, "{\"type\": \"array\", \"items\": {\"enum\": [");
+    for (int i = 0; i < 4000; i++) {
+        uint32_t id;
+
+        n += (size_t)sprintf(text + n, "%s\"", i ? "," : "");
+        for (int k = 0; k < 3;) { /* words of the vocabulary */
+            id = 256 + texttest_below(&r, TOKENS - 300);
+            if (vocab.bytes[vocab.offsets[id]] != ' ' || vocab.offsets[id + 1] - vocab.offsets[id] > 12)
+                continue;
+            for (uint32_t b = vocab.offsets[id] + (k == 0); b < vocab.offsets[id + 1]; b++)
+                if (vocab.bytes[b] >= 'a' && vocab.bytes[b] <= 'z')
+                    text[n++] = (char)vocab.bytes[b];
+            k++;
+        }
+        text[n++] = '"';
+    }
+    strcpy(text + n, "]}}");
+    return text;
+}
+
+static char *alternatives(void) {
+    char *text = malloc(1 << 16);
+    size_t n;
+
+    if (!text)
+        exit(2);
+    n = (size_t)sprintf(text, "{\"type\": \"array\", \"items\": {\"anyOf\": [");
+    for (int i = 0; i < 32; i++)
+        n += (size_t)sprintf(
+            text + n,
+            "%s{\"type\": \"object\", \"properties\": {\"kind\": {\"const\": \"kind%d\"}, \"a%d\": "
+            "{\"type\": "
+            "\"string\"}, \"b\": {\"type\": \"integer\", \"minimum\": %d}}, \"required\": [\"kind\"]}",
+            i ? "," : "", i, i, i);
+    strcpy(text + n, "]}}");
+    return text;
+}
 
 struct figures {
     double worst, sum;
@@ -51,7 +102,6 @@ struct figures {
     char where[128];
 };
 
-static struct gt_vocab vocab;
 static struct grammar_work *work;
 static struct grammar_state *state;
 static uint32_t *mask, ids[MAX_IDS];
@@ -114,8 +164,10 @@ int main(void) {
     mask = calloc(vocab.n_words, sizeof *mask);
     if (!state || !mask || grammar_work_new(&work) < 0)
         return 2;
+    cases[CASES - 2].schema = many_strings();
+    cases[CASES - 1].schema = alternatives();
     printf("# tables of %u tokens: %.1f MB\n", TOKENS, (double)grammar_vocab_bytes(vocab.tables) / 1e6);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < CASES; i++) {
         struct figures f = {0};
         struct grammar *g;
         json_t *schema = json_loads(cases[i].schema, 0, NULL);
@@ -145,6 +197,8 @@ int main(void) {
         grammar_free(g);
         json_decref(schema);
     }
+    free((char *)cases[CASES - 2].schema);
+    free((char *)cases[CASES - 1].schema);
     grammar_work_free(work);
     free(state);
     free(mask);

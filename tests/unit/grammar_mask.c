@@ -67,6 +67,11 @@ static uint32_t check_mask(const struct grammar *g) {
 static const struct {
     const char *schema, *text;
 } walks[] = {
+    {"{\"properties\": {\"the\": {\"type\": \"integer\"}, \"then\": {\"type\": \"string\"}, \"in\": {}}}",
+     "{\"the\":1,\"there\":2,\"then\":\"x\",\"a\":[]}"},
+    {"{\"anyOf\": [{\"properties\": {\"the\": {\"type\": \"integer\"}}, \"additionalProperties\": false}, "
+     "{\"properties\": {\"in\": {\"maxLength\": 3}}, \"additionalProperties\": {\"type\": \"string\"}}]}",
+     "{\"in\":\"ab\",\"the\":\"x\"}"},
     {"{}", "{\"a\": [1, -2.5e+3, true, null, \"x\\n\\u00e9\\ud83d\\ude00y\"], \"b\\\"c\": {}}"},
     {"{\"type\": \"string\", \"maxLength\": 12, \"minLength\": 3}",
      "\"the \\u0041n\xc3\xa9\xe4\xb8\xad io\""},
