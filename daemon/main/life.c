@@ -106,6 +106,14 @@ static void say_cache(const struct daemon *d) {
         log_notice("prefix cache: %u states of %llu MiB", got, mib);
 }
 
+/* Said for as long as it is so; the log has the reason. */
+static const char *without_tier(struct daemon *d) {
+    struct engine_tier t;
+
+    engine_get_tier(get_engine(d), &t);
+    return t.wanted && !t.on ? ", without its spill directory" : "";
+}
+
 static void become_ready(struct daemon *d) {
     struct log_fields f = {.event = LOG_EV_READY, .uid = LOG_NO_UID};
     struct server_model m = {
@@ -128,7 +136,7 @@ static void become_ready(struct daemon *d) {
              (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend,
              d->info.context_tokens, d->info.cache, d->info.max_seqs, loop_name(d->loop));
     say_cache(d);
-    sd_notifyf(0, "READY=1\nSTATUS=Serving %s", d->info.model_name);
+    sd_notifyf(0, "READY=1\nSTATUS=Serving %s%s", d->info.model_name, without_tier(d));
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "daemonfix.h"
@@ -130,11 +132,22 @@ END_TEST
 
 START_TEST(directories_that_cannot_be_used) {
     char nowhere[100];
+    struct sockaddr_un na = {.sun_family = AF_UNIX};
     struct spilltest other = t;
+    char told[1000] = "";
+    int manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     glmd_conn *c;
 
     snprintf(nowhere, sizeof nowhere, "%s/nowhere", t.dir);
+    snprintf(f.notify, sizeof f.notify, "%s/notify", f.dir);
+    snprintf(na.sun_path, sizeof na.sun_path, "%s", f.notify);
+    ck_assert_int_eq(bind(manager, (struct sockaddr *)&na, sizeof na), 0);
     start(nowhere, "yes");
+    while (!strstr(told, "READY=1")) /* Check ends a wait that is in vain */
+        ck_assert_int_gt(recv(manager, told, sizeof told - 1, 0), 0);
+    ck_assert_ptr_nonnull(strstr(told, "without its spill directory"));
+    close(manager);
+    f.notify[0] = 0;
     c = daemonfix_connect(&f, NULL);
     ck_assert_uint_eq(from_disk(c, 0), 0);
     daemonfix_expect_log(&f, "No such file or directory; create it");
