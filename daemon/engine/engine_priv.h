@@ -42,7 +42,8 @@ struct eng_stream {
     uint32_t seq;   /* ENGINE_NONE while queued */
     uint32_t place; /* last reported place in the queue */
     bool skipped;   /* credit short, left out of steps */
-    bool held;      /* waits for what another one is just reading (etwins.c) */
+    bool held;      /* waits for what another one is just reading (etwins.c): the sequence of the next */
+    uint32_t held_by;
     bool fetching;  /* waits for what comes from the disk (espill.c) */
     bool told_hold; /* what the scheduler was told of both */
     uint32_t tier;  /* tokens of its prompt that are, or were, fetched from there */

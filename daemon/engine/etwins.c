@@ -29,7 +29,14 @@ static bool mark_ahead(const struct engine *e, struct eng_seq *q, const struct s
     return most >= at + KERN_GRID && most - at >= TWIN_LEAST && ecache_fork(q, most, req->n_ids);
 }
 
-static bool waits_for(const struct engine *e, const struct eng_stream *st) {
+/* One that stands still, or has ended, would let others wait for no use. */
+static bool is_reading(const struct engine *e, const struct eng_seq *q) {
+    return q->used && !q->gone && q->cache.on && !e->streams[q->stream].skipped &&
+           sched_job_state(e->sched, q->stream) == SCHED_FILL && !sched_job_paused(e->sched, q->stream);
+}
+
+/* The sequence whose mark the stream should wait for, or ENGINE_NONE. */
+static uint32_t waits_for(const struct engine *e, const struct eng_stream *st) {
     const struct prefix_text x = { .ids = st->req->ids, .n_ids = st->req->n_ids };
     struct prefix_hit h;
 
@@ -37,32 +44,44 @@ static bool waits_for(const struct engine *e, const struct eng_stream *st) {
     for (uint32_t i = 0; i < e->n_seqs; i++) {
         struct eng_seq *q = &e->seqs[i];
 
-        /* one that stands still would let it wait for no use */
-        if (!q->used || !q->cache.on || e->streams[q->stream].skipped ||
-            sched_job_state(e->sched, q->stream) != SCHED_FILL || sched_job_paused(e->sched, q->stream) ||
-            ecache_domain(e->streams[q->stream].req) != ecache_domain(st->req))
-            continue;
-        if (mark_ahead(e, q, st->req, h.pos))
-            return true;
+        if (is_reading(e, q) && ecache_domain(e->streams[q->stream].req) == ecache_domain(st->req) &&
+            mark_ahead(e, q, st->req, h.pos))
+            return i;
     }
+    return ENGINE_NONE;
+}
+
+static bool is_reading_any(const struct engine *e) {
+    for (uint32_t i = 0; i < e->n_seqs; i++)
+        if (is_reading(e, &e->seqs[i]))
+            return true;
     return false;
 }
 
+/* Comparing prompts costs their lengths: only when somebody came, went or passed a mark, or when one that others wait
+ * for no longer reads. */
 void ecache_twins(struct engine *e) {
+    bool any;
+
     if (!e->prefix || (!e->twins_dirty && !e->n_held))
         return;
+    for (uint32_t i = 0; i < e->opt.max_streams && !e->twins_dirty; i++)
+        e->twins_dirty = e->streams[i].req && e->streams[i].held &&
+                         !is_reading(e, &e->seqs[e->streams[i].held_by]);
+    if (!e->twins_dirty)
+        return;
     e->twins_dirty = false;
+    any = is_reading_any(e);
     e->n_held = 0;
     for (uint32_t i = 0; i < e->opt.max_streams; i++) {
         struct eng_stream *st = &e->streams[i];
-        bool held;
 
         if (!st->req || st->seq != ENGINE_NONE || st->req->no_cache)
             continue;
-        held = waits_for(e, st);
-        st->held = held;
+        st->held_by = any ? waits_for(e, st) : ENGINE_NONE;
+        st->held = st->held_by != ENGINE_NONE;
         stream_hold(e, i);
-        e->n_held += held;
+        e->n_held += st->held;
     }
 }
 

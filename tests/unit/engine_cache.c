@@ -173,7 +173,7 @@ static void random_tree(const char *backend, uint32_t rounds, uint32_t most) {
 }
 
 START_TEST(random_tree_cpu) {
-    random_tree("cpu", SLOW ? 8 : 40, SLOW ? 200 : 600);
+    random_tree("cpu", SLOW ? 8 : 30, SLOW ? 200 : 600);
 }
 END_TEST
 
@@ -513,7 +513,7 @@ END_TEST
 
 /* Requests that end at any time and in any way, beside each other, over few beginnings. */
 START_TEST(random_lives) {
-    enum { N = 8, ROUNDS = SLOW ? 3 : 8 };
+    enum { N = 8, ROUNDS = SLOW ? 2 : 5 };
     static uint32_t ids[N][MOST];
     struct ckpt_rng g = { .s = 9 };
     struct sched_req q[N];
@@ -550,7 +550,7 @@ int main(void) {
     SRunner *sr;
     int failed;
 
-    tcase_set_timeout(tc, 300);
+    tcase_set_timeout(tc, 1200);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, random_tree_cpu);
     tcase_add_test(tc, random_tree_ref);
