@@ -119,6 +119,35 @@ START_TEST(refusals_reach_the_client) {
         ck_assert_int_eq(a.status, bad[i].status);
         ck_assert_msg(strstr(a.error, bad[i].says) != NULL, "%s", a.error);
     }
+    /* what contradicts a schema */
+    for (int i = 0; i < 2; i++) {
+        static const char tool[] = "{\"name\": \"move\"}";
+        glmd_req *r = request_text(c, "x");
+
+        ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_JSON_OBJECT, 1), 0);
+        ck_assert_int_eq(glmd_req_tool(r, tool, sizeof tool - 1), 0);
+        if (i == 0)
+            ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_TOOL_CHOICE, GLMD_TOOL_CHOICE_REQUIRED), 0);
+        else
+            ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_IGNORE_EOS, 1), 0);
+        answer_submit(c, &a, r);
+        answers_wait(c, &a, 1, patience());
+        ck_assert_int_eq(a.status, -22);
+        ck_assert_msg(strstr(a.error, i ? "ignore_eos" : "tool_choice") != NULL, "%s", a.error);
+    }
+    end(&f, c);
+    /* a model without a tokenizer */
+    daemonfix_init(&f);
+    daemonfix_script(&f, "vocab 100\nrequest\ntokens 1 2 3\n");
+    daemonfix_start(&f, NULL);
+    c = daemonfix_connect(&f, NULL);
+    static const uint32_t ids[] = {5};
+    glmd_req *r = request_tokens(c, ids, 1);
+    ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_JSON_OBJECT, 1), 0);
+    answer_submit(c, &a, r);
+    answers_wait(c, &a, 1, patience());
+    ck_assert_int_eq(a.status, -95);
+    ck_assert_msg(strstr(a.error, "no tokenizer") != NULL, "%s", a.error);
     end(&f, c);
 }
 END_TEST
