@@ -16,6 +16,7 @@ enum {
     GAIN_TOKENS = 256,    /* beyond what memory has that are worth a wait for the disk */
     PRESSED_PERCENT = 70, /* of pages or slots in use: what may have to go soon is written early */
     FLUSH_SEC = 5,
+    STUCK_SEC = 10,       /* without a word from the disk: whoever waits reads for himself */
 };
 
 static struct spill_options options_of(const struct engine *e, uint64_t page_bytes, uint64_t slot_bytes) {
@@ -202,14 +203,15 @@ void espill_look(struct engine *e, uint32_t stream) {
     struct prefix_hit h;
     uint8_t quality;
 
-    if (!e->spill.tier || req->no_cache || req->n_ids <= e->opt.spill_min_tokens)
+    if (!e->spill.tier || e->spill.stuck || req->no_cache || req->n_ids <= e->opt.spill_min_tokens)
         return;
     prefix_find(e->prefix, ecache_domain(req), &x, &h);
     if (!spill_find(e->spill.tier, ecache_domain(req), req->ids, h.pos + GAIN_TOKENS - 1, req->n_ids - 1, KERN_GRID,
                     &quality))
         return;
     st->fetching = true;
-    e->spill.n_fetching++;
+    if (!e->spill.n_fetching++)
+        e->spill.progress_ns = e->now_ns;
     stream_hold(e, stream);
 }
 
@@ -282,6 +284,7 @@ static bool in_try(struct engine *e, uint32_t stream) {
     }
     p->in_stream = stream;
     p->in_pos = pos;
+    p->progress_ns = e->now_ns;
     return true;
 }
 
@@ -360,6 +363,7 @@ static int in_round(struct engine *e, uint32_t *left) {
             r = in_copy(e, &b);
             if (r == 0) {
                 spill_get_taken(p->tier);
+                p->progress_ns = e->now_ns;
                 continue;
             }
             spill_get_abort(p->tier);
@@ -370,6 +374,29 @@ static int in_round(struct engine *e, uint32_t *left) {
         }
     }
     return 0;
+}
+
+uint64_t espill_next_event(const struct engine *e) {
+    return e->spill.n_fetching ? e->spill.progress_ns + STUCK_SEC * CLOCK_NS_PER_SEC : UINT64_MAX;
+}
+
+/* A disk may hang for minutes; a request that waits for it would have been read meanwhile. */
+static void in_watch(struct engine *e) {
+    struct espill *p = &e->spill;
+
+    p->stuck = p->stuck && spill_get_busy(p->tier);
+    if (e->now_ns < espill_next_event(e) || FAULT(espill_waits_for_ever))
+        return;
+    log_warning("spill directory %s: nothing came from there for %d s; prompts are read anew", e->opt.spill_dir,
+                STUCK_SEC);
+    if (p->in_stream != ENGINE_NONE) {
+        spill_get_abort(p->tier);
+        in_failed(e);
+    }
+    p->stuck = spill_get_busy(p->tier);
+    for (uint32_t i = 0; i < e->opt.max_streams; i++)
+        if (e->streams[i].req && e->streams[i].fetching)
+            fetched(e, i, 0);
 }
 
 /* ---- both ---- */
@@ -384,6 +411,7 @@ int espill_round(struct engine *e) {
     /* a read that was given up may just have ended, and with it what others wait for */
     if (!FAULT(espill_not_polled))
         spill_poll(e->spill.tier);
+    in_watch(e);
     r = in_round(e, &left);
     return r < 0 ? r : out_round(e, &left);
 }

@@ -37,6 +37,8 @@ struct espill {
     struct mem_slot in_slot;
     uint8_t in_quality;
     uint32_t n_fetching; /* streams that wait for something from there */
+    uint64_t progress_ns; /* when something came from there, or the first began to wait */
+    bool stuck;           /* a read was given up and has not come back */
 };
 
 bool espill_is_wanted(const struct engine *e); /* and there is a cache to serve */
@@ -49,6 +51,7 @@ uint64_t espill_mix(uint32_t part, uint32_t layer, uint32_t expert, uint64_t off
 
 void espill_look(struct engine *e, uint32_t stream); /* it has just been queued */
 void espill_gone(struct engine *e, uint32_t stream); /* it ends */
+uint64_t espill_next_event(const struct engine *e);  /* UINT64_MAX: none */
 int espill_round(struct engine *e);                  /* an error is the device's */
 void espill_flush(struct engine *e); /* the last round was: what is to survive is written, for some seconds at most */
 

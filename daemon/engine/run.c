@@ -43,6 +43,7 @@ static void engine_sleep(struct engine *e, uint32_t ticket) {
 
     if (e->spill.more)
         return;
+    earlier(&at, espill_next_event(e));
     if (e->safety_ns)
         earlier(&at, e->safety_ns);
     if (e->queue_dirty)

@@ -16,6 +16,7 @@
 #include "engrun.h"
 #include "ipctest.h"
 #include "leakcheck.h"
+#include "spill_priv.h"
 #include "spilltest.h"
 
 enum { LONGEST = 1200 };
@@ -338,6 +339,25 @@ START_TEST(ends_while_it_is_fetched) {
 }
 END_TEST
 
+/* Nothing ever comes: the buffer that a state is read into is never free. */
+START_TEST(a_disk_that_hangs) {
+    struct sched_req q;
+
+    open_nano();
+    ask(7, ids, 300);
+    close_nano();
+    engrun_open(&run, ckpt_model("nano"), &opt);
+    run.e->spill.tier->state_busy = true;
+    engrun_start(&run);
+    q = request(0, 7, ids, 300);
+    engrun_submit(&run, &q);
+    ck_assert_int_eq(engrun_wait_gen(&run, 0, gens[0])->end.status, 0);
+    ck_assert_uint_eq(run.s[0].end.u.usage.cached, 0);
+    ck_assert_ptr_nonnull(strstr(spilltest_log(&t), "nothing came from there"));
+    close_nano();
+}
+END_TEST
+
 START_TEST(what_is_too_short_stays_out) {
     opt.spill_min_tokens = 1024;
     open_nano();
@@ -402,6 +422,7 @@ int main(void) {
     tcase_add_test(tc, damage_is_a_miss);
     tcase_add_test(tc, another_model_or_backend);
     tcase_add_test(tc, ends_while_it_is_fetched);
+    tcase_add_test(tc, a_disk_that_hangs);
     tcase_add_test(tc, what_is_too_short_stays_out);
     tcase_add_test(tc, directories_that_cannot_be_used);
     suite_add_tcase(s, tc);
