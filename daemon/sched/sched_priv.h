@@ -81,7 +81,7 @@ static inline uint64_t job_tokens(const struct sched_job *j) {
 }
 
 static inline uint64_t shares(const struct account *a, uint64_t tokens) {
-    return tokens * UNIT / a->weight;
+    return tokens * UNIT / (FAULT(sched_no_weights) ? SCHED_WEIGHT : a->weight);
 }
 
 /* A clock that was set back does not let anybody wait again for what it lost. */
