@@ -86,11 +86,18 @@ static void attn_softmax(struct cpu_attn *a, float *s, uint32_t h, uint32_t n) {
     a->sum[h] += v_sum(sum);
 }
 
+ALWAYS void attn_ahead(const struct cpu_attn *a, uint32_t j) {
+    for (uint32_t b = 0; j < a->n_next && b < a->row_bytes; b += 64)
+        __builtin_prefetch(a->next[j] + b, 0, 2);
+}
+
 static void body_attn_tile(struct cpu_attn *a, const float *const *keys, uint32_t n) {
     float *s = a->scratch + (size_t)(CPU_HEAD_BLOCK + CPU_KEY_TILE) * a->rank;
     if (a->n_heads == CPU_HEAD_BLOCK) {
-        for (uint32_t j = 0; j < n; j++)
+        for (uint32_t j = 0; j < n; j++) {
+            attn_ahead(a, j);
             dot_heads(CPU_HEAD_BLOCK, a->q, a->rank, keys[j], a->rank, s + j, CPU_KEY_TILE);
+        }
     } else {
         for (uint32_t h = 0; h < a->n_heads; h++)
             for (uint32_t j = 0; j < n; j++)

@@ -260,13 +260,24 @@ static void attend(struct cpu_run *r, const struct cpu_layer *l, const struct cp
                              .kpool = m->index_kpool,
                              .tail = seen.end / m->index_kpool * m->index_kpool,
                              .end = seen.end};
-    uint32_t pos[CPU_KEY_TILE], n;
+    uint32_t pos[CPU_KEY_TILE], n = seen_next(&seen, pos, CPU_KEY_TILE);
+    const char *rows_now[CPU_KEY_TILE], *rows_next[CPU_KEY_TILE];
+    for (uint32_t j = 0; j < n; j++)
+        rows_next[j] = latent_at(r, l, s, pos[j]);
+    a.next = rows_next;
+    a.row_bytes = (uint32_t)r->c->l.latent_bytes;
     r->ops->attn_begin(&a);
-    while ((n = seen_next(&seen, pos, CPU_KEY_TILE)) > 0) {
+    while (n > 0) {
         const float *keys[CPU_KEY_TILE];
+        uint32_t now = n;
+        memcpy(rows_now, rows_next, now * sizeof rows_now[0]);
+        n = seen_next(&seen, pos, CPU_KEY_TILE);
         for (uint32_t j = 0; j < n; j++)
-            keys[j] = load_row(r, latent_at(r, l, s, pos[j]), wide + j * (size_t)d->kv_rank, d->kv_rank);
-        r->ops->attn_tile(&a, keys, n);
+            rows_next[j] = latent_at(r, l, s, pos[j]);
+        a.n_next = n;
+        for (uint32_t j = 0; j < now; j++)
+            keys[j] = load_row(r, rows_now[j], wide + j * (size_t)d->kv_rank, d->kv_rank);
+        r->ops->attn_tile(&a, keys, now);
     }
     r->ops->attn_end(&a);
 }

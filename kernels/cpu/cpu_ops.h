@@ -72,6 +72,9 @@ struct cpu_attn {
     float *out;             /* [n_heads][rank]: the weighted mean of the latents; may be q */
     float *scratch;         /* cpu_attn_scratch() floats */
     float *acc, *max, *sum; /* in scratch, between calls */
+    /* Stored rows of the next tile, which the caller will want: asked for while this one is worked on. */
+    const char *const *next;
+    uint32_t n_next, row_bytes;
 };
 
 static inline size_t cpu_attn_scratch(size_t rank) {
