@@ -149,6 +149,8 @@ int glmd_get_info(glmd_conn *c, struct glmd_info *ret) {
         .user_kv_tokens = s->user_kv_tokens,
         .user_kv_max = s->user_kv_max,
         .user_refused = s->user_refused,
+        .budget_closes = s->budget_closes,
+        .loop_closes = s->loop_closes,
     };
     if (w->limits.max_payload_bytes && w->limits.max_payload_bytes < i.max_request_bytes)
         i.max_request_bytes = w->limits.max_payload_bytes;

@@ -204,6 +204,9 @@ struct glmd_info {
     uint64_t user_kv_tokens;     /* cache of running requests */
     uint64_t user_kv_max;        /* 0: no limit */
     uint64_t user_refused;       /* requests refused for want of quota */
+    /* the whole daemon again, in answers that have ended */
+    uint32_t budget_closes; /* reasoning closed by its budget */
+    uint32_t loop_closes;   /* reasoning closed and answers ended by the loop guard */
 };
 GLMD_API int glmd_get_info(glmd_conn *c, struct glmd_info *ret);
 

@@ -323,8 +323,9 @@ struct glmw_status {
     uint64_t user_kv_tokens;     /* reserved by requests that run */
     uint64_t user_kv_max;        /* 0 = no limit */
     uint64_t user_refused;       /* requests and bulk objects refused for want of quota */
+    uint32_t budget_closes, loop_closes; /* of the whole daemon, in answers that have ended; modulo 2^32 */
 };
-GLMW_SIZE(glmw_status, 248);
+GLMW_SIZE(glmw_status, 256);
 GLMW_AT(glmw_status, heartbeat_ns, 8);
 GLMW_AT(glmw_status, tokens_out, 40);
 GLMW_AT(glmw_status, queued, 48);
@@ -333,7 +334,7 @@ GLMW_AT(glmw_status, my_bulk_bytes, 88);
 GLMW_AT(glmw_status, my_records, 128);
 GLMW_AT(glmw_status, user_live, 152);
 GLMW_AT(glmw_status, user_region_bytes, 176);
-GLMW_AT(glmw_status, user_refused, 240);
+GLMW_AT(glmw_status, loop_closes, 252);
 
 struct glmw_d {
     uint32_t magic; /* GLMW_MAGIC_D */
@@ -354,7 +355,6 @@ struct glmw_d {
     uint32_t credit_wanted; /* 1: a stream waits for record slots or text bytes */
     uint8_t pad3[120];
     struct glmw_status status;
-    uint8_t pad4[8];
 };
 GLMW_SIZE(glmw_d, 0x300);
 GLMW_AT(glmw_d, features, 0x008);

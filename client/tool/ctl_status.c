@@ -69,10 +69,11 @@ static void as_json(struct ctl_buf *b, const struct glmd_info *i) {
                 i->max_live, i->max_context_tokens, i->max_output_tokens, i->vocab_tokens,
                 i->max_request_bytes);
     ctl_buf_fmt(b,
-                ",\"requests_accepted\":%" PRIu64 ",\"requests_ended\":%" PRIu64 ",\"stalls\":%" PRIu64
+                ",\"requests_accepted\":%" PRIu64 ",\"requests_ended\":%" PRIu64 ",\"budget_closes\":%" PRIu32
+                ",\"loop_closes\":%" PRIu32 ",\"stalls\":%" PRIu64
                 ",\"bells_sent\":%" PRIu64 ",\"bells_suppressed\":%" PRIu64 ",\"safety_wakes\":%" PRIu64,
-                i->requests_accepted, i->requests_ended, i->stalls, i->bells_sent, i->bells_suppressed,
-                i->safety_wakes);
+                i->requests_accepted, i->requests_ended, i->budget_closes, i->loop_closes, i->stalls,
+                i->bells_sent, i->bells_suppressed, i->safety_wakes);
     json_user(b, i);
     ctl_buf_str(b, "}\n");
 }
@@ -124,6 +125,9 @@ static void as_text(struct ctl_buf *b, const struct glmd_info *i) {
                 i->running, i->queued, i->connections);
     ctl_buf_fmt(b, "since start  %" PRIu64 " requests accepted, %" PRIu64 " ended\n", i->requests_accepted,
                 i->requests_ended);
+    ctl_buf_fmt(b,
+                "             reasoning closed by its budget %" PRIu32 " times, loops stopped %" PRIu32 " times\n",
+                i->budget_closes, i->loop_closes);
     ctl_buf_fmt(
         b, "speed        prompts %.0f tokens/s, answers %.1f tokens/s, %" PRIu64 " tokens since the start\n",
         (double)i->prefill_tokens_per_second, (double)i->decode_tokens_per_second, i->tokens_out);

@@ -314,6 +314,8 @@ void server_write_conn_status(struct server *s, struct conn *c) {
         .user_kv_tokens = atomic_load_explicit(&c->user->usage.kv_tokens, memory_order_relaxed),
         .user_kv_max = q->kv_tokens_per_uid,
         .user_refused = c->user->refused,
+        .budget_closes = st->budget_closes,
+        .loop_closes = st->loop_closes,
     };
     glmw_status_write(&c->shm.d->status, &w);
 }

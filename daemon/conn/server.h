@@ -51,6 +51,7 @@ struct server_status {
     uint64_t heartbeat_ns;
     uint32_t queued, running, slots_free, slots_total;
     uint32_t prefill_mtok_s, decode_mtok_s, load_permille;
+    uint32_t budget_closes, loop_closes;
 };
 void server_write_status(struct server *s, const struct server_status *st);
 /* For those who asked in the handshake. */

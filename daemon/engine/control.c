@@ -236,7 +236,7 @@ static void budget_look(struct control *c) {
     if (c->where != CONTROL_REASONING || c->closing || c->budget == CONTROL_NONE ||
         c->n_thought < c->budget + (FAULT(control_close_late) ? 1 : 0))
         return;
-    c->budget_closed = true;
+    c->budget_closed++;
     close_begin(c);
 }
 
@@ -251,7 +251,8 @@ void control_begin(struct control *c, const struct vocab_view *vocab, const stru
     c->min_tokens = req->min_tokens;
     c->ignore_eos = req->ignore_eos;
     c->where = req->in_reasoning ? CONTROL_REASONING : CONTROL_CONTENT;
-    c->closing = c->forced = c->budget_closed = c->loop_closed = false;
+    c->closing = c->forced = false;
+    c->budget_closed = c->loop_closed = 0;
     c->budget = CONTROL_NONE;
     if (req->control.has_budget)
         c->budget = control_budget(req->control.budget, req->control.n_close, c->limit_tokens);
@@ -433,7 +434,7 @@ static bool loops(struct control *c, uint32_t token, bool mark) {
     }
     if (!guard_token(&c->guard, token))
         return false;
-    c->loop_closed = true;
+    c->loop_closed++;
     if (c->where != CONTROL_REASONING)
         return true;
     close_begin(c);

@@ -58,7 +58,7 @@ struct control {
     uint8_t where; /* enum control_where */
     bool closing;  /* the open block is being closed: no choice until it is */
     bool forced;   /* the last token was control's */
-    bool budget_closed, loop_closed;
+    uint32_t budget_closed, loop_closed; /* how often: blocks; for the latter also the answer */
     uint32_t budget;       /* reasoning tokens; CONTROL_NONE = no limit */
     uint32_t n_out, n_reasoning;
     uint32_t n_thought;    /* of n_reasoning: the model's own, without marks */

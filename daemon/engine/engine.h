@@ -75,6 +75,8 @@ struct engine_stats {
     uint64_t skips;        /* streams left out of a step for want of credit */
     uint64_t safety_wakes; /* times the 100 ms timer found credit that no kick had announced: should stay 0 */
     uint64_t sleeps;       /* times the engine thread went to sleep */
+    uint64_t budget_closes; /* reasoning closed by its budget, in answers that have ended */
+    uint64_t loop_closes;   /* reasoning closed and answers ended by the loop guard, the same */
 };
 
 /* The tier of checkpoints on disk. */

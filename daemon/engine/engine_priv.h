@@ -170,6 +170,7 @@ struct engine {
 
     struct {
         _Atomic uint64_t steps, prefill_tokens, sampled_tokens, heartbeat_ns, skips, safety_wakes, sleeps;
+        _Atomic uint64_t budget_closes, loop_closes;
         _Atomic uint32_t running, queued, free_slots, free_pages, asleep, retry_ms;
     } stats;
 };

@@ -240,6 +240,8 @@ void engine_get_stats(const struct engine *e, struct engine_stats *ret) {
         .skips = atomic_load_explicit(&e->stats.skips, memory_order_relaxed),
         .safety_wakes = atomic_load_explicit(&e->stats.safety_wakes, memory_order_relaxed),
         .sleeps = atomic_load_explicit(&e->stats.sleeps, memory_order_relaxed),
+        .budget_closes = atomic_load_explicit(&e->stats.budget_closes, memory_order_relaxed),
+        .loop_closes = atomic_load_explicit(&e->stats.loop_closes, memory_order_relaxed),
     };
 
     *ret = s;

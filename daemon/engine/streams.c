@@ -192,6 +192,10 @@ void stream_end(struct engine *e, uint32_t stream, enum stream_reason reason, in
     enumbers_end(e, st->req, st->seq != ENGINE_NONE, ev->u.usage.tier);
     st->req->ended = reason;
     if (st->seq != ENGINE_NONE) {
+        if (!FAULT(engine_closes_uncounted)) {
+            stat_add(&e->stats.budget_closes, e->seqs[st->seq].control.budget_closed);
+            stat_add(&e->stats.loop_closes, e->seqs[st->seq].control.loop_closed);
+        }
         ecache_end(e, &e->seqs[st->seq], reason != STREAM_END_ERROR);
         seq_release(e, st->seq);
     } else {

@@ -59,6 +59,8 @@ static void write_status(struct daemon *d, uint64_t now) {
         s.kv_free_tokens = (uint64_t)st.free_pages * 256;
         s.kv_total_tokens = (uint64_t)d->info.n_pages * 256;
         s.tokens_out = st.sampled_tokens;
+        s.budget_closes = (uint32_t)st.budget_closes; /* they begin anew at 2^32, as the wire says */
+        s.loop_closes = (uint32_t)st.loop_closes;
         s.queued = st.queued;
         s.running = st.running;
         s.slots_free = st.free_slots;

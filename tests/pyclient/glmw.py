@@ -526,7 +526,7 @@ class Client:
         """3: struct glmw_status, a copy of one moment."""
         for _ in range(1000):
             seq = self.dw[512 // 4]
-            raw = self.d[512:512 + 248]
+            raw = self.d[512:512 + 256]
             if seq % 2 == 0 and self.dw[512 // 4] == seq:
                 names = ("seq state heartbeat_ns start_ns kv_free kv_total tokens_out queued running slots_free "
                          "slots_total prefill_mtok_s decode_mtok_s connections load_permille my_live my_live_max "
@@ -534,8 +534,8 @@ class Client:
                          "requests_accepted requests_ended user_live user_live_max user_connections "
                          "user_connections_max user_kept user_submits_max user_region_bytes user_region_max "
                          "user_bulk_bytes user_bulk_max user_queued_tokens user_queued_max user_kv_tokens "
-                         "user_kv_max user_refused")
-                return dict(zip(names.split(), struct.unpack("<II5Q10I8Q6I9Q", raw)))
+                         "user_kv_max user_refused budget_closes loop_closes")
+                return dict(zip(names.split(), struct.unpack("<II5Q10I8Q6I9Q2I", raw)))
         raise Broken("status is being written for ever")
 
     def ping(self, cookie):

@@ -6,9 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemonfix.h"
 #include "leakcheck.h"
+#include "runprog.h"
 
 static struct daemonfix f;
 static glmd_conn *c;
@@ -77,14 +79,30 @@ static void same(const struct answer *x, const struct answer *y) {
     ck_assert_uint_eq(x->usage.reasoning_tokens, y->usage.reasoning_tokens);
 }
 
+/* The status block is renewed once a second, and says how often something was stopped in answers that have ended. */
+static void expect_closes(uint32_t budget, uint32_t loop) {
+    struct glmd_info i = {.size = sizeof i};
+    uint64_t until = test_now_ms() + 10000;
+
+    for (;;) {
+        ck_assert_int_eq(glmd_get_info(c, &i), 0);
+        if (i.budget_closes == budget && i.loop_closes == loop)
+            return;
+        ck_assert_msg(test_now_ms() < until, "closed by budgets %u times, not %u; loops stopped %u times, not %u",
+                      i.budget_closes, budget, i.loop_closes, loop);
+        usleep(20000);
+    }
+}
+
 static const char ask_text[] = "Count from 1 to 25.";
 
 /* nano reasons in a few tokens: whatever the budget, the text before is the same and an answer follows. */
 START_TEST(budget_closes_exactly) {
-    uint32_t natural, close_ids;
+    uint32_t natural, close_ids, closed = 0;
     glmd_req *r;
 
     start(NULL, NULL);
+    expect_closes(0, 0);
     finish(&a, ask(ask_text, 30));
     ck_assert_int_eq(a.status, 0);
     natural = a.usage.reasoning_tokens;
@@ -96,6 +114,7 @@ START_TEST(budget_closes_exactly) {
         set(r, GLMD_KEY_THINKING_BUDGET, n);
         set(r, GLMD_KEY_LOOP_GUARD, 1);
         finish(&b, r);
+        closed += flags_end & GLMD_EVF_FORCED ? 1 : 0;
         if (n < natural)
             continue;
         same(&a, &b);
@@ -107,6 +126,7 @@ START_TEST(budget_closes_exactly) {
         set(r, GLMD_KEY_THINKING_BUDGET, n);
         ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_STOP, "\n\n\n\n\n\n", 6), 0);
         finish(&b, r);
+        closed++;
         ck_assert_int_eq(b.status, 0);
         ck_assert_mem_eq(a.tokens, b.tokens, n * sizeof *a.tokens);
         close_ids = n_forced;
@@ -123,6 +143,7 @@ START_TEST(budget_closes_exactly) {
     finish(&b, r);
     ck_assert_uint_gt(b.n_content, 0);
     ck_assert_uint_eq(b.n_tokens, 8);
+    expect_closes(closed + (flags_end & GLMD_EVF_FORCED ? 1 : 0), 0);
     stop();
 }
 END_TEST
@@ -215,6 +236,20 @@ START_TEST(calls_as_asked) {
 }
 END_TEST
 
+static void glmctl_counts(unsigned budget, unsigned loop) {
+    static struct runprog p;
+    const char *const text[] = {TEST_BUILD "/glmctl", "status", "--socket", f.socket, NULL};
+    const char *const json[] = {TEST_BUILD "/glmctl", "status", "--json", "--socket", f.socket, NULL};
+    char line[128];
+
+    snprintf(line, sizeof line, " reasoning closed by its budget %u times, loops stopped %u times\n", budget, loop);
+    ck_assert_int_eq(runprog(&p, text, NULL, false, ""), 0);
+    ck_assert_msg(strstr(p.out_text, line) != NULL, "%s", p.out_text);
+    snprintf(line, sizeof line, ",\"budget_closes\":%u,\"loop_closes\":%u,", budget, loop);
+    ck_assert_int_eq(runprog(&p, json, NULL, false, ""), 0);
+    ck_assert_msg(strstr(p.out_text, line) != NULL, "%s", p.out_text);
+}
+
 /* A script that talks in circles: in its reasoning it is brought to an answer, in its answer it is ended. */
 START_TEST(loops_end) {
     char script[5000], dir[4096];
@@ -236,6 +271,8 @@ START_TEST(loops_end) {
     ck_assert_uint_eq(a.reason, GLMD_REASON_LENGTH);
     ck_assert_uint_eq(a.n_tokens, 1000);
     ck_assert_uint_eq(flags_end & (GLMD_EVF_FORCED | GLMD_EVF_LOOP), 0);
+    expect_closes(0, 2); /* of the first answer: its reasoning and itself */
+    glmctl_counts(0, 2);
     stop();
 }
 END_TEST

@@ -200,6 +200,8 @@ static struct field fields[] = {
     F(glmw_status, user_kv_tokens),
     F(glmw_status, user_kv_max),
     F(glmw_status, user_refused),
+    F(glmw_status, budget_closes),
+    F(glmw_status, loop_closes),
     F(glmw_entry, opcode),
     F(glmw_entry, flags),
     F(glmw_entry, zero0),
