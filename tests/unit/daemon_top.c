@@ -24,6 +24,15 @@ enum { OTHER_UID = 65534 };
 static struct daemonfix f;
 static struct runprog p;
 static struct answer a;
+
+/* Seconds for an answer of a real model. */
+static int patience(void) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    return 430;
+#else
+    return getenv("GLMD_EMULATED") ? 900 : 120;
+#endif
+}
 static char long_text[3000];
 
 static void start(void) {
@@ -54,7 +63,7 @@ static void ask(glmd_conn *c, const char *text) {
 
     ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, 2), 0);
     answer_submit(c, &a, r);
-    answers_wait(c, &a, 1, getenv("GLMD_EMULATED") ? 900000 : 120000);
+    answers_wait(c, &a, 1, patience() * 1000);
     ck_assert_int_eq(a.status, 0);
 }
 
@@ -294,7 +303,7 @@ int main(void) {
     SRunner *sr;
     int failed;
 
-    tcase_set_timeout(tc, getenv("GLMD_EMULATED") ? 1800 : 240);
+    tcase_set_timeout(tc, 2 * patience());
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, counts_of_a_user);
     tcase_add_test(tc, others_see_their_own);

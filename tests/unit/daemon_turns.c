@@ -16,6 +16,15 @@ static struct tok *tok;
 static struct tok_scratch *words;
 static struct answer a[TURNS], ids;
 
+/* Seconds for an answer of a real model. */
+static int patience(void) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    return 430;
+#else
+    return getenv("GLMD_EMULATED") ? 900 : 120;
+#endif
+}
+
 /* One token for each character, as no tokenizer would do it, and markers as they are. */
 static size_t put_odd(const char *text, char *to, size_t cap) {
     size_t n = 0;
@@ -143,16 +152,64 @@ START_TEST(nothing_is_remembered_unasked) {
 }
 END_TEST
 
+/* What it is for: the next turn of a real model begins where its answer ended, although the client dropped the
+ * reasoning; and without memory of the answer only where the first prompt did. */
+static void next_turn(bool remember) {
+    static char question[800];
+    struct daemonfix f;
+    glmd_conn *c;
+    glmd_req *r;
+    uint32_t said;
+
+    for (size_t i = 0; i + 4 < sizeof question; i += 4)
+        snprintf(question + i, 5, "%03zu ", i * 37 % 997);
+    daemonfix_init(&f);
+    snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
+    daemonfix_start(&f, remember ? "[Model]\nContextTokens=4096\nThreads=2\n"
+                                 : "[Model]\nContextTokens=4096\nThreads=2\n[Text]\nRememberBytes=0\n");
+    c = daemonfix_connect(&f, NULL);
+    for (int turn = 0; turn < 2; turn++) {
+        ck_assert_int_eq(glmd_req_new(c, &r), 0);
+        ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, question, strlen(question)), 0);
+        if (turn) {
+            ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_ASSISTANT, a[0].content, a[0].n_content), 0);
+            ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, "Go on.", 6), 0);
+        }
+        ck_assert_int_eq(glmd_req_set_f64(r, GLMD_KEY_TEMPERATURE, 0), 0);
+        ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, 200), 0);
+        answer_submit(c, &a[turn], r);
+        answers_wait(c, &a[turn], 1, patience() * 1000);
+        ck_assert_int_eq(a[turn].status, 0);
+    }
+    said = a[0].usage.prompt_tokens + a[0].n_tokens;
+    ck_assert_uint_gt(a[0].n_reasoning, 0);
+    ck_assert_uint_gt(a[0].n_tokens, 128); /* two steps of the cache's grid */
+    if (remember)
+        ck_assert_uint_ge(a[1].usage.cached_tokens, said - 64);
+    else
+        ck_assert_uint_le(a[1].usage.cached_tokens, a[0].usage.prompt_tokens);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+
+START_TEST(the_next_turn_begins_at_the_answers_end) {
+    next_turn(true);
+    next_turn(false);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_turns");
     TCase *tc = tcase_create("turns");
     SRunner *sr;
     int failed;
 
-    tcase_set_timeout(tc, getenv("GLMD_EMULATED") ? 600 : 120);
+    tcase_set_timeout(tc, 2 * patience());
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, history_keeps_its_ids);
     tcase_add_test(tc, nothing_is_remembered_unasked);
+    tcase_add_test(tc, the_next_turn_begins_at_the_answers_end);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
