@@ -412,7 +412,7 @@ int main(void) {
     int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_set_timeout(tc, 120);
+    tcase_set_timeout(tc, 1800);
     tcase_add_loop_test(tc, it_survives_a_restart, 0, 2);
     tcase_add_test(tc, the_reference_backend_too);
     tcase_add_test(tc, usage_says_so);
