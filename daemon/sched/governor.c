@@ -19,7 +19,11 @@ static uint64_t bounded(uint64_t ns) {
 }
 
 void governor_decoded(struct governor *g, uint64_t ns) {
+    double *known = g->after_slice ? &g->cold_ns : &g->warm_ns;
+
     g->decode_ns = bounded(ns);
+    *known = *known > 0 ? *known * 0.75 + (double)g->decode_ns * 0.25 : (double)g->decode_ns;
+    g->after_slice = false;
 }
 
 static uint32_t bucket(uint32_t rows) {
@@ -47,9 +51,24 @@ static double program_ns(const struct governor *g, uint32_t rows) {
 
 /* The longest slice between two decode steps. */
 static double slice_most(const struct governor *g) {
-    double least = (double)g->decode_ns / 3, gap = (double)g->target_gap_ns - (double)g->decode_ns;
+    double step = g->cold_ns > (double)g->decode_ns ? g->cold_ns : (double)g->decode_ns;
+    double least = step / 3, gap = (double)g->target_gap_ns - step;
 
     return gap > least ? gap : least;
+}
+
+/* What a step would have taken without slices. */
+static double step_alone(const struct governor *g) {
+    double ns = (double)g->decode_ns;
+
+    return g->warm_ns > 0 && g->warm_ns < ns && !FAULT(governor_owes_misses) ? g->warm_ns : ns;
+}
+
+/* So long that what the step behind it loses is a twentieth of both. */
+static double slice_least(const struct governor *g, double most) {
+    double loss = g->warm_ns > 0 && g->cold_ns > g->warm_ns ? g->cold_ns - g->warm_ns : 0;
+
+    return FAULT(governor_owes_misses) ? 0 : loss * 10 < most ? loss * 10 : most;
 }
 
 uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t max_rows, uint32_t grid) {
@@ -90,12 +109,12 @@ uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t n
     } else {
         double cap = FAULT(fill_debt_capped) || one / 2 < most ? most : one / 2;
 
-        g->debt_ns += (double)g->decode_ns;
+        g->debt_ns += step_alone(g);
         if (g->debt_ns > cap)
             g->debt_ns = cap;
         if (one <= 0)
             return n_left ? 1 : 0;
-        if (g->debt_ns < one / 2)
+        if (g->debt_ns < one / 2 || g->debt_ns < slice_least(g, most))
             return 0;
         want = g->debt_ns / one + 0.5;
         if (want > most / one)
@@ -110,6 +129,7 @@ void governor_sliced(struct governor *g, uint32_t rows, uint32_t n, uint64_t ns)
     double *known = &g->program_ns[bucket(rows)], took = (double)bounded(ns), one, lowest;
 
     g->debt_ns -= took;
+    g->after_slice = true;
     if (!n)
         return;
     one = took / n;

@@ -7,7 +7,9 @@
  * of the device whatever a step or a layer costs. Step and slice together stay within target_gap_ns, as long as
  * that leaves the prefill a quarter of the time, as far as whole programs fill it; chunks are made small enough
  * for it. A program cannot be cut, so one that is longer than all that waits until half of its time is owed, and
- * no longer. Without decoding streams a slice is bounded only so that a cancellation does not wait long. */
+ * no longer. Where a step is slower behind a slice, because its weights have left the caches, slices are fewer and
+ * longer, within the gap, and that loss is owed to nobody. Without decoding streams a slice is bounded only so that a
+ * cancellation does not wait long. */
 #ifndef GLMD_SCHED_GOVERNOR_H
 #define GLMD_SCHED_GOVERNOR_H
 
@@ -20,6 +22,8 @@ struct governor {
     uint64_t target_gap_ns;
     double debt_ns;     /* decode time the prefill has not yet been given back; below 0: the other way round */
     uint64_t decode_ns; /* of the last decode step */
+    double warm_ns, cold_ns; /* steps behind another step, and behind a slice; 0 = not known */
+    bool after_slice;
     double program_ns[GOVERNOR_SIZES]; /* of one program of a chunk of at most 2^i rows; 0 = not known */
 };
 
