@@ -353,23 +353,36 @@ static bool trim(struct dfa_build *b, struct gdfa *d, bool *live) {
     return true;
 }
 
+/* Counts the walk as work; a node costs a fraction of what is counted elsewhere, but there are very many. */
+static bool walk_counted(struct gcomp *c, const struct gdfa *d, uint32_t state, uint32_t max_nodes, uint32_t *words,
+                         uint32_t *ret_seen) {
+    const struct gtrie *t = &c->g->vocab->all;
+
+    *ret_seen = gram_walk_dfa(t, d, state, 0, t->n, max_nodes, words);
+    return gcomp_work(c, FAULT(grammar_walks_free) ? 0 : *ret_seen / 4);
+}
+
 /* Sets of tokens for the states between characters from which a walk for each token would take too long. */
 static int make_wide(struct gcomp *c, struct gdfa *d, const bool *live, struct tstr pattern) {
     struct grammar *g = c->g;
     const struct grammar_vocab *v = g->vocab;
 
     for (uint32_t i = 0; i < d->n_states; i++) {
-        uint32_t *words, same = 0;
+        uint32_t *words, same = 0, seen;
 
         d->state[i].wide = GRAM_NONE;
-        if (!live[i] ||
-            gram_walk_dfa(&v->all, d, i, 0, v->all.n, GCOMP_NARROW_NODES, NULL) <= GCOMP_NARROW_NODES)
+        if (!live[i])
+            continue;
+        if (!walk_counted(c, d, i, GCOMP_NARROW_NODES, NULL, &seen))
+            return c->err->code;
+        if (seen <= GCOMP_NARROW_NODES)
             continue;
         if (!gcomp_room(c, &g->wide, g->n_wide * v->n_words, v->n_words, &c->cap_wide, sizeof *g->wide))
             return c->err->code;
         words = g->wide + (size_t)g->n_wide * v->n_words;
         memset(words, 0, v->n_words * sizeof *words);
-        gram_walk_dfa(&v->all, d, i, 0, v->all.n, UINT32_MAX, words);
+        if (!walk_counted(c, d, i, UINT32_MAX, words, &seen))
+            return c->err->code;
         while (same < g->n_wide &&
                memcmp(g->wide + (size_t)same * v->n_words, words, v->n_words * sizeof *words) != 0)
             same++;

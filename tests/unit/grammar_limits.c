@@ -169,6 +169,7 @@ static const struct {
     {-E2BIG, "states"},          /* 12: counted repeats of anything */
     {0, NULL},                   /* 13: 1000 constants side by side are one list */
     {-E2BIG, "nests"},           /* 14: must nest deeper than is possible */
+    {-E2BIG, "work"},            /* 15: patterns, each with many tokens to look at */
 };
 
 static void make_costly(int i) {
@@ -209,6 +210,9 @@ static void make_costly(int i) {
         break;
     case 13:
         listed(1000, "{\"anyOf\": [", "{\"const\": \"value @\"}", "]}");
+        break;
+    case 15:
+        listed(1500, "{\"prefixItems\": [", "{\"pattern\": \"^[ -~]{0,60}$\"}", "]}");
         break;
     default: /* 32 arrays side by side leave 8 levels, ten are asked for */
         listed(32, "{\"type\": \"array\", \"minItems\": 2, \"items\": false, \"prefixItems\": [{\"anyOf\": [",
