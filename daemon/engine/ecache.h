@@ -50,6 +50,7 @@ uint64_t ecache_domain(const struct sched_req *req); /* who may find what whom l
 bool ecache_fork(struct eng_seq *q, uint32_t pos, uint32_t n_ids);
 /* Streams whose prompt somebody else is just reading wait for the mark they share. */
 void ecache_twins(struct engine *e);
+void ecache_twin_new(struct engine *e, uint32_t stream); /* it has just been queued */
 void ecache_changed(struct engine *e); /* somebody came, went, or passed a mark */
 
 /* Pages, and a slot of those that are for checkpoints; both at the cost of what the cache could give up. -ENOBUFS. */

@@ -50,7 +50,16 @@ struct eng_stream {
     bool looked;    /* the next two: when the scheduler was told what it needs (ecache.c) */
     uint32_t looked_idle;
     uint64_t looked_at;
+    bool hit_known; /* the next two: what the cache had of its prompt at that time (etwins.c) */
+    uint32_t hit;
+    uint64_t hit_at;
     uint64_t taken_ns;
+};
+
+/* How far the prompt of a queued stream and that of a sequence agree, compared once. */
+struct eng_twin {
+    uint32_t serial; /* of the sequence; 0 = not compared */
+    uint32_t same;
 };
 
 /* One running sequence: it has a slot and pages. */
@@ -58,6 +67,7 @@ struct eng_seq {
     bool used, penalties;
     bool gone; /* ended; the chunk in flight still writes into its slot and pages */
     uint32_t stream;
+    uint32_t serial; /* of its admission, not 0 */
     struct mem_slot slot;
     struct mem_page *pages; /* [pages of a whole context] */
     uint32_t n_pages;       /* reserved */
@@ -130,6 +140,7 @@ struct engine {
     struct eng_stream *streams; /* [opt.max_streams] */
     struct eng_seq *seqs;       /* [n_seqs]: those with a seat and those that are paused */
     uint32_t n_seqs;
+    struct eng_twin *twins;     /* [opt.max_streams][n_seqs], NULL without a prefix cache */
     struct stream_event *events;
     uint32_t max_events;
     bool loaded;
@@ -164,6 +175,8 @@ struct engine {
     uint64_t cache_moves; /* counts whatever may change what a prompt finds */
     bool twins_dirty;
     uint32_t n_held;
+    uint32_t admissions;  /* serial of the last one */
+    uint64_t twin_ids;    /* compared so far */
     uint64_t safety_ns; /* when skipped streams are looked at again without a kick; 0 = no timer */
 
     struct enumbers numbers;

@@ -211,6 +211,8 @@ static int chunk_done(struct engine *e, struct fill *f) {
     sched_measured_fill(e->sched, f->n_rows, e->now_ns > f->started_ns ? e->now_ns - f->started_ns : 0);
     for (uint32_t i = 0; i < f->n_parts; i++) {
         part_done(e, &f->parts[i], res);
+        if (atomic_load(&e->lost)) /* with the copy of a checkpoint: nobody of the others is there any more */
+            return -EIO;
         res += f->parts[i].last;
     }
     return 0;

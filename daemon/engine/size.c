@@ -82,6 +82,7 @@ uint64_t arena_layout(struct engine *e, char *base) {
     e->streams = carve(&c, e->opt.max_streams, sizeof *e->streams);
     e->n_seqs = seqs_of(e);
     e->seqs = carve(&c, e->n_seqs, sizeof *e->seqs);
+    e->twins = carve(&c, has_prefix(e) ? (uint64_t)e->opt.max_streams * e->n_seqs : 0, sizeof *e->twins);
     e->batch = carve(&c, seqs, sizeof *e->batch);
     e->max_events = e->opt.max_streams + 4 * seqs + 16;
     e->events = carve(&c, e->max_events, sizeof *e->events);

@@ -265,7 +265,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
             e->queue_dirty = true;
             enumbers_open(e, req);
             ecache_look(e, i);
-            ecache_changed(e);
+            ecache_twin_new(e, i);
             espill_look(e, i);
             return;
         }
@@ -349,6 +349,8 @@ static int seq_begin(struct engine *e, uint32_t stream) {
         return -ENOBUFS;
     if (fresh) {
         q->stream = stream;
+        e->admissions += 1 + (e->admissions == UINT32_MAX);
+        q->serial = e->admissions;
         q->pos = q->token = q->n_seen = 0;
         q->n_read = st->req->n_ids;
         q->answers = q->away = false;
