@@ -330,11 +330,12 @@ static bool wants_penalties(const struct sched_sampling *s) {
 static void tell_sched(struct engine *e) {
     uint32_t pages, slots, stream;
 
+    /* one that ended in a chunk that still runs keeps its place among the sequences too */
+    sched_set_places(e->sched, seq_free(e) != ENGINE_NONE);
     if (sched_peek(e->sched, e->now_ns, &stream) == 0)
         ecache_look(e, stream);
     ecache_available(e, &pages, &slots);
-    /* one that ended in a chunk that still runs keeps its place among the sequences too */
-    sched_available(e->sched, pages, seq_free(e) == ENGINE_NONE ? 0 : slots);
+    sched_available(e->sched, pages, slots);
 }
 
 /* A new sequence, or one that was away. -ENOBUFS: there is no room after all; another error is the device's. */
@@ -349,7 +350,7 @@ static int seq_begin(struct engine *e, uint32_t stream) {
         return -ENOBUFS;
     if (fresh) {
         q->stream = stream;
-        e->admissions += 1 + (e->admissions == UINT32_MAX);
+        e->admissions += e->admissions == UINT32_MAX ? 2 : 1;
         q->serial = e->admissions;
         q->pos = q->token = q->n_seen = 0;
         q->n_read = st->req->n_ids;

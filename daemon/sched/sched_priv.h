@@ -56,7 +56,7 @@ struct sched {
     uint32_t *scratch;        /* [max_jobs] */
     struct ending *endings;   /* [n_slots] */
     uint32_t n_accounts, n_queue, n_admitted, n_paused, n_away;
-    uint32_t free_pages, free_slots;
+    uint32_t free_pages, free_slots, free_places;
     uint64_t order;
     uint64_t floor; /* what an account is lifted to when its user gets something to be read */
     uint64_t looked_ns;     /* the last look for seats */

@@ -53,10 +53,23 @@ static bool over_quota(const struct account *a, const struct sched_job *j) {
            (a->reserved > j->user_tokens || job_tokens(j) > j->user_tokens - a->reserved);
 }
 
-/* Place in the queue of the job whose turn it is. -EAGAIN: there is none. */
-static int queue_head(struct sched *s, uint32_t *ret) {
-    const struct account *best = NULL;
-    bool best_low = false;
+/* One that was begun keeps its place among the caller's sequences. */
+static bool has_place(const struct sched *s, const struct entry *e) {
+    return e->away || (s->free_places && s->n_admitted + s->n_away < s->cfg.n_slots);
+}
+
+/* Whether e goes before best, both of the same class. Who gave its memory away comes back before new ones of the
+ * background begin: else they would take all places in the end, and nobody could. */
+static bool is_sooner(const struct sched *s, const struct entry *e, const struct entry *best) {
+    if (is_low(e) && e->away != best->away && !FAULT(sched_new_before_away))
+        return e->away;
+    return account_key(account_of(s, e)) < account_key(account_of(s, best));
+}
+
+/* Place in the queue of the job whose turn it is. -EAGAIN: there is none. now: where no sequence more can be begun,
+ * those that were begun go on. */
+static int queue_head(struct sched *s, bool now, uint32_t *ret) {
+    const struct entry *best = NULL;
 
     for (uint32_t i = 0; i < s->n_queue; i++) {
         struct account *a = account_of(s, &s->entries[s->queue[i]]);
@@ -68,7 +81,7 @@ static int queue_head(struct sched *s, uint32_t *ret) {
         struct account *a = account_of(s, e);
         bool low = is_low(e);
 
-        if (e->held)
+        if (e->held || (now && !has_place(s, e)))
             continue;
         if (over_quota(a, &e->job)) {
             a->held_low = true;
@@ -76,10 +89,9 @@ static int queue_head(struct sched *s, uint32_t *ret) {
         }
         if (low ? a->held_low : a->held)
             continue;
-        if (best && (low > best_low || (low == best_low && account_key(a) >= account_key(best))))
+        if (best && (low != is_low(best) ? low : !is_sooner(s, e, best)))
             continue;
-        best = a;
-        best_low = low;
+        best = e;
         *ret = i;
     }
     return best ? 0 : -EAGAIN;
@@ -171,7 +183,7 @@ static bool seat_take(struct sched *s, bool for_low, uint64_t now_ns) {
 }
 
 static bool fits(const struct sched *s, const struct entry *e) {
-    return s->free_slots && s->n_admitted + s->n_away - e->away < s->cfg.n_slots && e->need <= s->free_pages;
+    return s->free_slots && has_place(s, e) && e->need <= s->free_pages;
 }
 
 static bool can_release(const struct entry *e) {
@@ -184,7 +196,7 @@ int sched_pick_release(struct sched *s, uint32_t *ret_job) {
     uint32_t at;
 
     accounts_refresh(s);
-    if (FAULT(sched_no_release) || queue_head(s, &at) < 0)
+    if (FAULT(sched_no_release) || queue_head(s, true, &at) < 0)
         return -EAGAIN;
     head = &s->entries[s->queue[at]];
     if (is_low(head) || (head->need <= pages && slots))
@@ -210,7 +222,7 @@ int sched_peek(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
 
     promote(s, now_ns);
     accounts_refresh(s);
-    if (queue_head(s, &at) < 0)
+    if (queue_head(s, true, &at) < 0)
         return -EAGAIN;
     *ret_job = s->queue[at];
     return 0;
@@ -242,7 +254,7 @@ int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job) {
     s->looked_ns = now_ns;
     promote(s, now_ns);
     accounts_refresh(s);
-    if (queue_head(s, &at) == 0)
+    if (queue_head(s, true, &at) == 0)
         head = &s->entries[s->queue[at]];
     if (head && !fits(s, head))
         head = NULL;
@@ -394,7 +406,7 @@ uint64_t sched_retry_ns(struct sched *s) {
     if (s->fill_ns <= 0 || s->token_ns <= 0)
         return 0;
     future_begin(s, &f);
-    if (queue_head(s, &at) < 0)
+    if (queue_head(s, false, &at) < 0)
         return 0;
     return (uint64_t)future_admit(&f, &s->entries[s->queue[at]], 0);
 }

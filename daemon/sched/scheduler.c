@@ -64,6 +64,7 @@ int sched_init(const struct sched_config *cfg, void *mem, uint64_t bytes, struct
     s->n_accounts = cfg->max_jobs + SPARE_ACCOUNTS;
     s->free_pages = cfg->n_pages;
     s->free_slots = cfg->n_slots;
+    s->free_places = UINT32_MAX;
     *ret = s;
     return 0;
 }
@@ -191,6 +192,10 @@ void sched_remove(struct sched *s, uint32_t job) {
 void sched_available(struct sched *s, uint32_t pages, uint32_t slots) {
     s->free_pages = pages;
     s->free_slots = slots;
+}
+
+void sched_set_places(struct sched *s, uint32_t places) {
+    s->free_places = places;
 }
 
 void sched_set_need(struct sched *s, uint32_t job, uint32_t pages, uint32_t tokens) {

@@ -97,6 +97,9 @@ void sched_remove(struct sched *s, uint32_t job);
 /* What is free now, as the engine knows it: ids in the pools and those it would take from its cache. Without a
  * call sched counts by itself from what the pools had at the start. */
 void sched_available(struct sched *s, uint32_t pages, uint32_t slots);
+/* Sequences that the caller could begin besides those of the jobs that were admitted; without a call only n_slots
+ * bounds them. A job that was queued again has one. */
+void sched_set_places(struct sched *s, uint32_t places);
 /* What a queued job would take after a hit in a cache: fresh pages, and prompt tokens still to compute (at
  * least 1). Without a call: all of its worst case, and its whole prompt. The last call before admission holds; one
  * for a job just admitted, of which nothing has been read yet, corrects it. */

@@ -135,6 +135,44 @@ START_TEST(background_yields_its_seat) {
 }
 END_TEST
 
+/* Sequences that were begun and have no memory keep their places: they come back before new ones of the background
+ * begin, nobody is sent after them in vain, and when all places are theirs they still come back. */
+START_TEST(who_is_away_comes_back) {
+    struct sched_job j = job_of(1, 500, 12), large = job_of(2, 1000, 24);
+    uint32_t job;
+
+    open_sched(1, 2, 4, 0);
+    j.background = j.movable = true;
+    add(0, j, 0);
+    ck_assert_uint_eq(admit(0), 0);
+    add(1, j, 0);
+    add(2, large, 0);
+    ck_assert_uint_eq(admit(0), UINT32_MAX);
+    ck_assert_int_eq(sched_pick_release(s, &job), 0);
+    ck_assert_uint_eq(job, 0);
+    sched_requeue(s, 0, 500, 0);
+    ck_assert_uint_eq(admit(0), 2);
+    sched_remove(s, 2);
+    ck_assert_uint_eq(admit(0), 0); /* not job 1, which was queued before it */
+    sched_requeue(s, 0, 500, 0);
+    sched_hold(s, 0, true);
+    ck_assert_uint_eq(admit(0), 1);
+    add(2, large, 0);
+    ck_assert_uint_eq(admit(0), UINT32_MAX);
+    ck_assert_int_eq(sched_pick_release(s, &job), -EAGAIN); /* memory would be there, a place would not */
+    sched_requeue(s, 1, 500, 0);
+    sched_hold(s, 0, false);
+    ck_assert_uint_eq(admit(0), 0);
+    sched_remove(s, 0);
+    ck_assert_uint_eq(admit(0), 2);
+    sched_set_places(s, 0);
+    sched_remove(s, 2);
+    add(2, large, 0);
+    ck_assert_uint_eq(admit(0), 1);
+    close_sched();
+}
+END_TEST
+
 /* Memory for an interactive job: from movable background jobs, the last admitted first, and only if it then fits. */
 START_TEST(background_yields_its_memory) {
     struct sched_job j = job_of(1, 1000, 24);
@@ -489,6 +527,7 @@ int main(void) {
     tcase_add_test(tc, parking_is_looked_at_once);
     tcase_add_test(tc, background_yields_its_seat);
     tcase_add_test(tc, background_yields_its_memory);
+    tcase_add_test(tc, who_is_away_comes_back);
     tcase_add_test(tc, no_pause_without_memory);
     tcase_add_test(tc, background_does_not_starve);
     tcase_add_test(tc, weights);
