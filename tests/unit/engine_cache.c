@@ -329,26 +329,6 @@ START_TEST(twins) {
 }
 END_TEST
 
-/* However long they wait: what prompts have in common is found out once, not between all steps of everybody. */
-START_TEST(twins_are_compared_once) {
-    static uint32_t ids[12][MOST];
-    struct sched_req q[12];
-
-    open_nano("cpu", (struct engine_options){ .max_seqs = 4, .prefill_tokens = 64 });
-    for (uint32_t i = 0; i < 12; i++) {
-        noise(ids[i], 1000, 1);
-        noise(ids[i] + 900, 100, 10 + i);
-        q[i] = request(i, &(struct ask){ .ids = ids[i], .n_ids = 1000 });
-        engrun_submit(&run, &q[i]);
-    }
-    for (uint32_t i = 0; i < 12; i++)
-        result(i);
-    ck_assert_uint_ge(run.e->twin_ids, 900);
-    ck_assert_uint_le(run.e->twin_ids, 12 * 11 / 2 * 900); /* every pair */
-    close_nano();
-}
-END_TEST
-
 /* Whom a twin waits for may go at any time; then it goes on by itself. */
 START_TEST(twin_is_cancelled) {
     static uint32_t ids[MOST];
@@ -586,7 +566,6 @@ int main(void) {
     tcase_add_test(tc, edits_at_the_end);
     tcase_add_test(tc, sent_again);
     tcase_add_test(tc, twins);
-    tcase_add_test(tc, twins_are_compared_once);
     tcase_add_test(tc, twin_is_cancelled);
     tcase_add_test(tc, users_are_apart);
     tcase_add_test(tc, not_wished);
