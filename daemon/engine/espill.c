@@ -14,7 +14,7 @@
 enum {
     BLOCKS_A_ROUND = 4,
     GAIN_TOKENS = 256,    /* beyond what memory has that are worth a wait for the disk */
-    PRESSED_PERCENT = 70, /* of pages or slots in use: what may have to go soon is written early */
+    PRESSED_PERCENT = 70, /* of pages, slots or the cache's own share in use: what may have to go soon is written early */
     FLUSH_SEC = 5,
     STUCK_SEC = 10,       /* without a word from the disk: whoever waits reads for himself */
 };
@@ -119,11 +119,24 @@ void espill_close(struct engine *e) {
 
 /* ---- out: checkpoints of the cache ---- */
 
+static bool is_much(uint64_t used, uint64_t n) {
+    return used > n / 100 * PRESSED_PERCENT + n % 100 * PRESSED_PERCENT / 100;
+}
+
+/* The cache throws out at limits of its own, too, however much of the pools idle seats leave free. */
 static bool is_pressed(const struct engine *e) {
     struct mem_pool_usage pages = mem_page_pool_read(&e->pages), slots = mem_slot_pool_read(&e->slots);
+    struct prefix_counts c;
 
-    return e->opt.spill_survive || (uint64_t)pages.used * 100 > (uint64_t)pages.n * PRESSED_PERCENT ||
-           (uint64_t)slots.used * 100 > (uint64_t)slots.n * PRESSED_PERCENT;
+    if (e->opt.spill_survive || is_much(pages.used, pages.n) || is_much(slots.used, slots.n))
+        return true;
+    if (FAULT(espill_own_limits_forgotten))
+        return false;
+    prefix_get_counts(e->prefix, &c);
+    if (is_much(c.checkpoints + e->n_rolling, e->opt.cache_slots))
+        return true;
+    /* a few large ones may never come near the limit: whether one more would fit counts */
+    return e->opt.cache_bytes && c.checkpoints && is_much(c.bytes + c.bytes / c.checkpoints, e->opt.cache_bytes);
 }
 
 static void out_done(struct engine *e) {

@@ -172,12 +172,15 @@ START_TEST(usage_says_so) {
 }
 END_TEST
 
-/* Too little memory for what users come back to: the disk has it, without anything of an earlier daemon. */
+/* Too little memory for what users come back to: the disk has it, without anything of an earlier daemon. Which limit
+ * it is that memory ends at makes no difference: the states of all, those of the cache beside many seats, its bytes. */
 START_TEST(what_memory_has_no_room_for) {
     uint32_t found = 0;
 
     opt.spill_survive = false;
-    opt.cache_slots = 3;
+    opt.cache_slots = _i == 2 ? 16 : 3;
+    opt.max_seqs = _i ? 16 : 2;
+    opt.cache_bytes = _i == 2 ? 16 << 20 : 0;
     open_nano();
     for (uint32_t round = 0; round < 3; round++)
         for (uint32_t i = 0; i < 5; i++) {
@@ -416,7 +419,7 @@ int main(void) {
     tcase_add_loop_test(tc, it_survives_a_restart, 0, 2);
     tcase_add_test(tc, the_reference_backend_too);
     tcase_add_test(tc, usage_says_so);
-    tcase_add_test(tc, what_memory_has_no_room_for);
+    tcase_add_loop_test(tc, what_memory_has_no_room_for, 0, 3);
     tcase_add_loop_test(tc, any_prompts, 0, 1);
     tcase_add_test(tc, what_decode_wrote);
     tcase_add_test(tc, damage_is_a_miss);
