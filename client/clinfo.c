@@ -33,6 +33,8 @@ const char *glmd_strerror(int r) {
         return "a value that is not allowed";
     case -EMSGSIZE:
         return "too large";
+    case -ERANGE:
+        return "a number that is out of range";
     case -ENOBUFS:
         return "the rings are full";
     case -ENODATA:

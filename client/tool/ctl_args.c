@@ -106,7 +106,7 @@ void ctl_args_help(int cmd) {
             continue;
         snprintf(left, sizeof left, "--%s%s%s", table[i].name, table[i].value ? " " : "",
                  table[i].value ? table[i].value : "");
-        printf("  %-28s %s\n", left, table[i].help);
+        printf("  %-28s%s%s\n", left, strlen(left) > 28 ? "\n                               " : " ", table[i].help);
     }
 }
 
@@ -267,6 +267,16 @@ int ctl_args_parse(int cmd, int argc, char **argv, struct ctl_args *ret) {
         int r = apply(&a, o, v);
         if (r)
             return r;
+    }
+    const struct ctl_set *schema = NULL;
+    for (unsigned i = 0; i < a.n_set; i++) { /* the library would take the last one and drop the other unsaid */
+        if (a.set[i].key != GLMD_KEY_SCHEMA && a.set[i].key != GLMD_KEY_JSON_OBJECT)
+            continue;
+        if (schema) {
+            ctl_err("--%s and --%s: only one can rule the answer", schema->option, a.set[i].option);
+            return CTL_EXIT_USAGE;
+        }
+        schema = &a.set[i];
     }
     *ret = a;
     return 0;

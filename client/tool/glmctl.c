@@ -79,7 +79,7 @@ static int set_schema(glmd_req *q, const char *path) {
     close(fd);
     if (r < 0)
         return r;
-    r = glmd_req_set_str(q, GLMD_KEY_SCHEMA, text, len);
+    r = len ? glmd_req_set_str(q, GLMD_KEY_SCHEMA, text, len) : -ENODATA;
     free(text);
     return r;
 }
@@ -99,7 +99,7 @@ int ctl_request(glmd_conn *c, const struct ctl_args *a, glmd_req **ret) {
             r = glmd_req_set_u64(q, s->key, s->u64);
         if (r < 0) {
             ctl_err("--%s%s%s cannot be sent: %s", s->option, s->text ? " " : "", s->text ? s->text : "",
-                    glmd_strerror(r));
+                    s->key == GLMD_KEY_SCHEMA && r == -ENODATA ? "it is empty" : glmd_strerror(r));
             glmd_req_free(q);
             return CTL_EXIT_REQUEST;
         }

@@ -225,7 +225,7 @@ END_TEST
 
 START_TEST(wrong_usage) {
     static const struct {
-        const char *argv[6];
+        const char *argv[7];
         const char *word;
     } cases[] = {
         {{"run", NULL}, "no prompt"},
@@ -247,6 +247,8 @@ START_TEST(wrong_usage) {
         {{"run", "--tokens", "", NULL}, "no token id"},
         {{"run", "--tokens", "1", "prompt", NULL}, "takes the place"},
         {{"run", "--tokens", "1", "--system", "s", NULL}, "no place"},
+        {{"run", "--schema", "s", "--json-object", "a", NULL}, "--schema and --json-object: only one"},
+        {{"run", "--schema", "s", "--schema", "t", "a", NULL}, "--schema and --schema: only one"},
         {{"chat", "hello", NULL}, "standard input"},
         {{"chat", "--tokens", "1", NULL}, "unknown option"},
         {{"status", "hello", NULL}, "no further words"},
@@ -544,6 +546,10 @@ START_TEST(tools_reach_the_daemon) {
     fakeserver_start(&s, &echo, NULL);
     ck_assert_int_eq(RUN(&s, NULL, "run", "--tool", path, "hi"), 2);
     ck_assert_ptr_nonnull(strstr(p.err_text, path));
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--schema", "/dev/null", "hi"), 1);
+    said("--schema /dev/null cannot be sent: it is empty");
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--thinking-budget", "4294967296", "hi"), 1);
+    said("--thinking-budget 4294967296 cannot be sent: a number that is out of range");
     fakeserver_stop(&s);
 }
 END_TEST
