@@ -93,8 +93,9 @@ static int store_number(void *at, const struct conf_row *row, const char *value,
     uint64_t v;
 
     if (parse_number(value, row->type == CONF_T_BYTES, &v) < 0)
-        return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not a whole number%s", where, row->section, row->key,
-                        value, row->type == CONF_T_BYTES ? " of bytes (suffixes: K, M, G)" : "");
+        return xerr_set(err, -EINVAL, "%s: [%s] %s=%s is not a whole number%s from %llu to %llu", where, row->section,
+                        row->key, value, row->type == CONF_T_BYTES ? " of bytes (suffixes: K, M, G)" : "",
+                        (unsigned long long)row->min, (unsigned long long)row->max);
     if (v < row->min || v > row->max)
         return xerr_set(err, -ERANGE, "%s: [%s] %s=%s is out of range: expected %llu to %llu", where,
                         row->section, row->key, value, (unsigned long long)row->min,

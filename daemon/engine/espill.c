@@ -14,7 +14,7 @@
 enum {
     BLOCKS_A_ROUND = 4,
     GAIN_TOKENS = 256,    /* beyond what memory has that are worth a wait for the disk */
-    PRESSED_PERCENT = 70, /* of pages, slots or the cache's own share in use: what may have to go soon is written early */
+    PRESSED_PERCENT = 70, /* of pages, slots or the cache's share in use: what may soon have to go is written early */
     FLUSH_SEC = 5,
     STUCK_SEC = 10,       /* without a word from the disk: whoever waits reads for himself */
 };
@@ -78,8 +78,11 @@ void espill_open(struct engine *e) {
     p->in_stream = ENGINE_NONE;
     p->looked_at = UINT64_MAX;
     p->wanted = e->opt.spill_dir && e->opt.spill_dir[0];
-    if (!p->wanted)
+    if (!p->wanted) {
+        if (e->opt.spill_survive)
+            log_warning("[Cache] SpillSurvive=yes keeps nothing over a restart, because SpillDirectory is not set");
         return;
+    }
     if (!espill_is_wanted(e)) {
         snprintf(p->text, sizeof p->text, "spill directory %.200s: not used, because there is no prefix cache",
                  e->opt.spill_dir);

@@ -63,7 +63,7 @@ static void refuse_busy(const struct prep_hooks *h, struct prep_req *r) {
     uint32_t ms = h->retry_ms ? h->retry_ms(h->ctx) : 0;
 
     if (ms)
-        xerr_set(&r->error, -EBUSY, "the queue is full; a place will probably be free in %u seconds",
+        xerr_set(&r->error, -EBUSY, "the queue is full; a place will probably be free in about %u s",
                  ms / 1000 + (ms % 1000 != 0));
     else
         xerr_set(&r->error, -EBUSY, "the queue is full; try again when one of the requests before has ended");

@@ -59,9 +59,10 @@ END_TEST
 
 START_TEST(switched_off) {
     struct daemonfix f;
-    glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=2\n[Cache]\nSlots=0\n");
+    glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=2\n[Cache]\nSlots=0\nSpillSurvive=yes\n");
 
     daemonfix_expect_log(&f, "prefix cache: off ([Cache] Slots=0)");
+    daemonfix_expect_log(&f, "SpillSurvive=yes keeps nothing over a restart, because SpillDirectory is not set");
     for (int i = 0; i < 2; i++)
         ck_assert_uint_eq(cached(c, N, false), 0);
     stop(&f, c);
