@@ -58,6 +58,9 @@ while IFS= read -r m; do
     done
 done < <(grep -oE '`[a-z0-9_]+`: [a-z0-9_]+(, [a-z0-9_]+)*' tests/CASES.md)
 
+n=$(grep -E '^\| [0-9]+ \|' tests/CASES.md | grep -cvE '^\| [0-9]+ \| [^|]* \| later issue')
+grep -q "^$n of 150 are covered" tests/CASES.md || say "tests/CASES.md: $n rows name a test or a rule; its head says otherwise"
+
 if command -v shellcheck >/dev/null; then
     mapfile -t scripts < <(files '*.sh')
     shellcheck -S warning "${scripts[@]}" .ci/run || fail=1
