@@ -389,7 +389,8 @@ int prep_make(const struct prep_model *m, struct prep_scratch *s, struct prep_re
         ret = prep_grammar(m, r, only, err);
     if (ret < 0)
         return ret;
-    if (m->turns && !r->dec.tokens && !r->sched.ignore_eos && generates(&r->dec))
+    if (m->turns && (!r->no_cache || FAULT(prep_remembers_all)) && !r->dec.tokens && !r->sched.ignore_eos &&
+        generates(&r->dec))
         make_answer(m, r);
     r->sched.stream = r->stream;
     r->sched.uid = r->uid;

@@ -102,11 +102,14 @@ static void options(uint8_t effort, uint8_t thinking, uint8_t clear) {
     tlv_put(&t, GLMW_TLV_CHAT, &c, sizeof c);
 }
 
+static bool no_cache; /* of requests made from now on */
+
 static struct prep_req *made_by(const struct prep_model *m, uint32_t uid) {
     struct prep_req *r = calloc(1, sizeof *r);
 
     r->op = PREP_SUBMIT;
     r->uid = uid;
+    r->no_cache = no_cache;
     r->limits = ipc_limits();
     r->limits.vocab_tokens = UINT32_MAX;
     r->limits.max_messages = r->limits.max_parts = 100;
@@ -468,6 +471,9 @@ START_TEST(what_is_not_remembered) {
     ck_assert_uint_eq(st.answers, 1);
     begin("x");
     ck_assert_ptr_null((r = made_by(&bare, 1000))->answer);
+    prep_req_free(r);
+    no_cache = true; /* nothing of it is to be kept for later prompts */
+    ck_assert_ptr_null((r = made())->answer);
     prep_req_free(r);
 }
 END_TEST
