@@ -45,6 +45,7 @@ enum {
     GRAMMAR_MAX_SCHEMA_BYTES = 256 << 10,
     GRAMMAR_DEFAULT_BYTES = 8 << 20, /* most memory of a compiled grammar */
     GRAMMAR_ALL_BYTES = 64 << 20,    /* of all that live on one vocabulary */
+    GRAMMAR_USER_BYTES = 16 << 20,   /* of those of one user's requests; whoever knows users sees to it */
     GRAMMAR_VOCAB_BYTES = 80,        /* about, for each token of a vocabulary */
 };
 

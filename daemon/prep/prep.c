@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "grammar.h"
+#include "prep_impl.h"
 #include "outtools.h"
 #include "prep_queue.h"
 
@@ -41,7 +41,7 @@ struct prep_req *prep_req_free(struct prep_req *r) {
         return NULL;
     free(r->ids);
     outtools_free(r->tools);
-    grammar_free(r->grammar);
+    prep_grammar_drop(r);
     free(r->stop);
     free(r->stops);
     free(r->bias);
@@ -323,6 +323,7 @@ void prep_retire(struct prep *p, struct prep_req *r) {
         prep_req_free(r);
         return;
     }
+    prep_grammar_drop(r);
     r->next = NULL;
     pthread_mutex_lock(&p->lock);
     *p->last_ended = r;

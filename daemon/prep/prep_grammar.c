@@ -7,9 +7,30 @@
 #include "grammar.h"
 #include "prep_impl.h"
 
+/* All grammars together are bounded, so one user's must not take it all. */
+static bool count_in(struct prep_req *r) {
+    uint64_t n = grammar_bytes(r->grammar);
+
+    if (!r->usage)
+        return true;
+    if (atomic_fetch_add_explicit(&r->usage->grammar_bytes, n, memory_order_relaxed) + n <= GRAMMAR_USER_BYTES ||
+        FAULT(prep_grammars_unbounded))
+        return true;
+    prep_grammar_drop(r);
+    return false;
+}
+
+void prep_grammar_drop(struct prep_req *r) {
+    if (r->grammar && r->usage)
+        atomic_fetch_sub_explicit(&r->usage->grammar_bytes, grammar_bytes(r->grammar), memory_order_relaxed);
+    r->grammar = grammar_free(r->grammar);
+    r->sched.control.grammar = NULL;
+}
+
 static int of_schema(const struct prep_model *m, struct prep_req *r, struct xerr *err) {
     const struct reqdec_req *d = &r->dec;
     struct grammar_text text = {NULL, 0};
+    int ret;
 
     if (!m->grammar)
         return xerr_set(err, -EOPNOTSUPP, "response schema: this model has no tokenizer, so no schema can be followed");
@@ -20,7 +41,13 @@ static int of_schema(const struct prep_model *m, struct prep_req *r, struct xerr
         return xerr_set(err, -EINVAL, "response schema: ignore_eos would go on behind the end that the schema sets");
     if (d->schema_kind == GLMW_SCHEMA_JSON_SCHEMA)
         text = (struct grammar_text){d->schema.ptr, d->schema.len};
-    return grammar_new_schema(m->grammar, text, 0, &r->grammar, err);
+    ret = grammar_new_schema(m->grammar, text, 0, &r->grammar, err);
+    if (ret == 0 && !count_in(r))
+        return xerr_set(err, -EDQUOT,
+                        "response schema: with it the compiled schemas of your live requests would take more than the "
+                        "%d MiB that one user may have; send it when some have ended",
+                        GRAMMAR_USER_BYTES >> 20);
+    return ret;
 }
 
 /* A list that cannot be compiled is never refused for it: names alone are demanded then. */
@@ -36,6 +63,8 @@ static int of_calls(const struct prep_model *m, struct prep_req *r, int only, st
     ret = grammar_new_calls(m->grammar, tools, d->n_tools, GRAMMAR_CALLS_REQUIRED, only, !r->sched.control.one_call, 0,
                             &r->grammar, NULL);
     free(tools);
+    if (ret == 0)
+        count_in(r);
     return ret == -ENOMEM ? xerr_set(err, ret, "no memory for the grammar of %u tools", d->n_tools) : 0;
 }
 

@@ -34,6 +34,8 @@ int prep_tools(struct prep_req *r, int only, struct xerr *err);
 int prep_control(const struct prep_model *m, struct prep_scratch *s, struct prep_req *r, struct xerr *err);
 
 /* prep_grammar.c: r->grammar, after r->sched.control. only: the one tool that may be called, or -1. */
+/* Before the request's user may go. */
+void prep_grammar_drop(struct prep_req *r);
 int prep_grammar(const struct prep_model *m, struct prep_req *r, int only, struct xerr *err);
 
 int prep_parser_new(const struct prep_model *m, struct prep_scratch *s);

@@ -68,9 +68,11 @@ struct sched_control {
 };
 
 /* What one user has with the engine, in tokens: prompts that wait to be read, and cache reserved by requests
- * that run. The engine counts, anybody may look; conn owns it for as long as a request of the user lives. */
+ * that run. The engine counts, anybody may look; conn owns it for as long as a request of the user lives. The text
+ * workers count the bytes of its grammars. */
 struct sched_usage {
     _Atomic uint64_t queued_tokens, kv_tokens;
+    _Atomic uint64_t grammar_bytes;
 };
 
 struct sched_req {

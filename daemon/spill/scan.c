@@ -135,7 +135,8 @@ static int link_all(struct spill *s, struct scan *c) {
 
     if (!order)
         return -ENOMEM;
-    qsort(c->f, c->n, sizeof *c->f, order_by_id);
+    if (c->n)
+        qsort(c->f, c->n, sizeof *c->f, order_by_id);
     for (size_t i = 0; i < c->n; i++)
         order[i] = &c->f[i];
     qsort(order, c->n, sizeof *order, order_by_depth);

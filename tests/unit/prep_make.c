@@ -13,6 +13,7 @@
 #include "chat.h"
 #include "clock.h"
 #include "daemonfix.h"
+#include "gramtest.h"
 #include "ipctest.h"
 #include "leakcheck.h"
 #include "outtools.h"
@@ -384,6 +385,39 @@ START_TEST(refusals_say_why) {
 }
 END_TEST
 
+/* What all users' schemas may take together is more than one of them gets; it comes back with the request. */
+START_TEST(schemas_of_one_user_are_bounded) {
+    static const struct glmw_tlv_schema head = {.kind = GLMW_SCHEMA_JSON_SCHEMA};
+    static struct gt_vocab vocab;
+    static struct tlvbuf t;
+    struct sched_usage usage = {0};
+    struct prep_req *r[3];
+    uint64_t one;
+
+    gt_vocab_new(&vocab, 3000, 16, 13);
+    model.grammar = vocab.tables;
+    t.len = 0;
+    message(&t, GLMW_ROLE_USER, "x");
+    tlv_put2(&t, GLMW_TLV_SCHEMA, 0, &head, sizeof head, "{}", 2);
+    for (int i = 0; i < 3; i++) {
+        r[i] = decoded(&t);
+        r[i]->usage = &usage;
+    }
+    ck_assert_int_eq(prep_make(&model, scratch, r[0], &err), 0);
+    one = usage.grammar_bytes;
+    ck_assert_uint_gt(one, 0);
+    usage.grammar_bytes += GRAMMAR_USER_BYTES - 2 * one; /* of other requests */
+    ck_assert_int_eq(prep_make(&model, scratch, r[1], &err), 0);
+    ck_assert_int_eq(prep_make(&model, scratch, r[2], &err), -EDQUOT);
+    ck_assert_ptr_nonnull(strstr(err.msg, "16 MiB"));
+    ck_assert(!r[2]->grammar && !r[2]->sched.control.grammar);
+    for (int i = 0; i < 3; i++)
+        prep_req_free(r[i]);
+    ck_assert_uint_eq(usage.grammar_bytes, GRAMMAR_USER_BYTES - 2 * one);
+    gt_vocab_done(&vocab);
+}
+END_TEST
+
 /* The end of the system block, and the last messages that no answer stands behind. */
 START_TEST(marks_are_where_messages_begin) {
     static struct tlvbuf t;
@@ -513,6 +547,7 @@ int main(void) {
     tcase_add_test(tc, budget_and_guard);
     tcase_add_test(tc, token_prompts);
     tcase_add_test(tc, refusals_say_why);
+    tcase_add_test(tc, schemas_of_one_user_are_bounded);
     tcase_add_test(tc, marks_are_where_messages_begin);
     tcase_add_test(tc, queue_waits_for_the_model);
     suite_add_tcase(s, tc);
