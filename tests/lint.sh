@@ -48,6 +48,11 @@ for f in daemon/man/*.[0-9] client/man/*.[0-9]; do
     [ -z "$out" ] || say "manual page: $out"
 done
 
+# what scripts read is described
+while IFS= read -r w; do
+    grep -qE "^\.(Va|It Va|Cm) ([a-z_]+ , )*$w( |\$)" client/man/glmctl.1 || say "glmctl.1 does not describe the JSON field $w"
+done < <(grep -ohE '\\"[a-z_]+\\":' client/tool/*.c | tr -d '\\":' | sort -u)
+
 # a test that CASES.md names is there
 while IFS= read -r m; do
     prog=${m%%\`:*} names=${m#*: }
