@@ -58,6 +58,11 @@ static bool is_reading(const struct engine *e, const struct eng_seq *q) {
            sched_job_state(e->sched, q->stream) == SCHED_FILL && !sched_job_paused(e->sched, q->stream);
 }
 
+/* A prompt of the background may be read very slowly. */
+static bool is_as_soon(const struct sched_req *reading, const struct sched_req *waiting) {
+    return !reading->background || waiting->background || FAULT(twins_wait_for_background);
+}
+
 /* The sequence whose mark the stream should wait for, or ENGINE_NONE. */
 static uint32_t waits_for(struct engine *e, uint32_t waiting) {
     struct eng_stream *st = &e->streams[waiting];
@@ -67,6 +72,7 @@ static uint32_t waits_for(struct engine *e, uint32_t waiting) {
         struct eng_seq *q = &e->seqs[i];
 
         if (is_reading(e, q) && ecache_domain(e->streams[q->stream].req) == ecache_domain(st->req) &&
+            is_as_soon(e->streams[q->stream].req, st->req) &&
             mark_ahead(e, q, waiting, hit))
             return i;
     }

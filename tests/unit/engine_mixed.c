@@ -182,6 +182,38 @@ START_TEST(twins_are_compared_once) {
 }
 END_TEST
 
+/* A background prompt may be read at a chunk in ten seconds: nobody interactive waits for it. */
+START_TEST(background_holds_no_twin) {
+    struct engine_options o = { .backend = "cpu", .max_seqs = 2, .cache_slots = 4, .context_tokens = 1024,
+                                .prefill_tokens = 64 };
+    struct sched_req q[2];
+    uint32_t held = 0;
+
+    leakcheck_setup();
+    engrun_open(&run, ckpt_model("nano"), &o);
+    engrun_attach(&run);
+    noise(ids[0], MOST, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        q[i] = engrun_req(i, ids[0], MOST, 2);
+        q[i].stream.gen = ++gens[i];
+    }
+    q[0].background = true;
+    engrun_submit(&run, &q[0]);
+    while (run.e->seqs[0].pos < 64)
+        ck_assert_int_eq(engine_round(run.e, false), 0);
+    engrun_submit(&run, &q[1]);
+    while (!run.s[1].ends) {
+        ck_assert_int_eq(engine_round(run.e, false), 0);
+        held += run.e->n_held;
+    }
+    ck_assert_uint_eq(held, 0);
+    while (!run.s[0].ends)
+        ck_assert_int_eq(engine_round(run.e, false), 0);
+    engrun_close(&run);
+    leakcheck_teardown();
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("engine_mixed");
     TCase *tc = tcase_create("mixed");
@@ -191,6 +223,7 @@ int main(void) {
     tcase_set_timeout(tc, 600);
     tcase_add_loop_test(tc, everything_at_once, 0, 2);
     tcase_add_test(tc, twins_are_compared_once);
+    tcase_add_test(tc, background_holds_no_twin);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);
