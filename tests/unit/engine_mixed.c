@@ -93,6 +93,20 @@ static void same_alone(const struct sched_req *q, const struct engrun_stream *go
                       q->stream.index, i, s->n_tokens, q->n_ids, got->end.u.usage.cached);
 }
 
+/* The daemon stops in the middle of all of it. */
+static void stop_at_once(struct sched_req *q) {
+    for (uint32_t i = 0; i < N; i++) {
+        atomic_store(&run.credit[i].records, below(3) ? 2000 : below(20));
+        q[i] = make(i);
+        engrun_submit(&run, &q[i]);
+    }
+    engrun_sleep_ms(below(100));
+    ck_assert_int_eq(engrun_close(&run), 0);
+    for (uint32_t i = 0; i < N; i++)
+        ck_assert_msg(run.s[i].gen == gens[i] && run.s[i].ends == 1 && !run.s[i].late, "stream %u: %u ends", i,
+                      run.s[i].ends);
+}
+
 static void stall_and_come_back(const struct sched_req *q) {
     for (uint32_t k = 0; k < 60; k++) {
         uint32_t i = below(N);
@@ -149,7 +163,7 @@ START_TEST(everything_at_once) {
     }
     ck_assert_uint_ge(finished, ROUNDS);
     ck_assert_uint_gt(found, 0);
-    ck_assert_int_eq(engrun_close(&run), 0);
+    stop_at_once(q);
     spilltest_done(&t);
     leakcheck_teardown();
 }
