@@ -61,17 +61,29 @@ void ecache_available(const struct engine *e, uint32_t *ret_pages, uint32_t *ret
     *ret_slots = slots.n - slots.used + c.checkpoints - c.pinned + e->n_rolling;
 }
 
+/* The only slot that can be had is that of the hit itself: it goes, and the prompt is read whole. */
+static bool hit_must_go(const struct engine *e, const struct prefix_hit *h, uint32_t slots) {
+    struct prefix_info in;
+
+    return h->pos && slots <= 1 && prefix_get(e->prefix, h->checkpoint, &in) && !in.pins;
+}
+
 void ecache_look(struct engine *e, uint32_t stream) {
     struct eng_stream *st = &e->streams[stream];
     struct mem_pool_usage u = mem_page_pool_read(&e->pages);
     uint32_t read = st->seq == ENGINE_NONE ? st->req->n_ids : e->seqs[st->seq].n_read;
-    uint32_t total = mem_pages_for(stream_reserved(e, st->req)), need;
+    uint32_t total = mem_pages_for(stream_reserved(e, st->req)), need, pages, slots;
     struct prefix_hit h;
 
-    if (!takes_part(e, st->req) || (st->looked && st->looked_at == e->cache_moves && st->looked_idle == u.idle))
+    ecache_available(e, &pages, &slots);
+    if (!takes_part(e, st->req) || (st->looked && st->looked_at == e->cache_moves && st->looked_idle == u.idle &&
+                                    st->looked_slots == slots))
         return;
     find(e, stream, &h);
+    if (hit_must_go(e, &h, slots))
+        h = (struct prefix_hit){ .checkpoint = PREFIX_NONE };
     st->looked = true;
+    st->looked_slots = slots;
     st->looked_at = e->cache_moves;
     st->looked_idle = u.idle;
     /* pages that nobody else holds count among what can be had, so a hit on them takes them from there */
@@ -98,7 +110,8 @@ static bool drop_rolling(struct engine *e) {
 
 static int take_slot(struct engine *e, struct mem_slot *ret) {
     while (mem_slot_take(&e->slots, ret) < 0)
-        if (!e->prefix || (!prefix_evict(e->prefix, PREFIX_WANT_SLOT) && !drop_rolling(e)))
+        if (!e->prefix ||
+            (!prefix_evict(e->prefix, PREFIX_WANT_SLOT) && !drop_rolling(e) && !espill_give_way(e)))
             return -ENOBUFS;
     return 0;
 }
@@ -118,7 +131,7 @@ int ecache_spare_slot(struct engine *e, struct mem_slot *ret) {
 
 int ecache_take_pages(struct engine *e, uint32_t n, struct mem_page *ret) {
     while (mem_pages_take(&e->pages, n, ret) < 0)
-        if (!e->prefix || !prefix_evict(e->prefix, PREFIX_WANT_PAGE))
+        if (!e->prefix || (!prefix_evict(e->prefix, PREFIX_WANT_PAGE) && !espill_give_way(e)))
             return -ENOBUFS;
     return 0;
 }

@@ -48,7 +48,7 @@ struct eng_stream {
     bool told_hold; /* what the scheduler was told of both */
     uint32_t tier;  /* tokens of its prompt that are, or were, fetched from there */
     bool looked;    /* the next two: when the scheduler was told what it needs (ecache.c) */
-    uint32_t looked_idle;
+    uint32_t looked_idle, looked_slots;
     uint64_t looked_at;
     bool hit_known; /* the next two: what the cache had of its prompt at that time (etwins.c) */
     uint32_t hit;

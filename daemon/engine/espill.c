@@ -210,6 +210,14 @@ static int out_round(struct engine *e, uint32_t *left) {
     return 0;
 }
 
+bool espill_give_way(struct engine *e) {
+    if (!e->spill.tier || e->spill.out_point == PREFIX_NONE || FAULT(espill_never_yields))
+        return false;
+    spill_put_abort(e->spill.tier);
+    out_done(e);
+    return true;
+}
+
 /* ---- in: what a queued request would find ---- */
 
 void espill_look(struct engine *e, uint32_t stream) {

@@ -52,6 +52,9 @@ uint64_t espill_mix(uint32_t part, uint32_t layer, uint32_t expert, uint64_t off
 void espill_look(struct engine *e, uint32_t stream); /* it has just been queued */
 void espill_gone(struct engine *e, uint32_t stream); /* it ends */
 uint64_t espill_next_event(const struct engine *e);  /* UINT64_MAX: none */
+/* What is being written stays in memory no longer: its pages may have been replaced in the cache meanwhile, and these
+ * count as to be had. False: nothing was. */
+bool espill_give_way(struct engine *e);
 int espill_round(struct engine *e);                  /* an error is the device's */
 void espill_flush(struct engine *e); /* the last round was: what is to survive is written, for some seconds at most */
 
