@@ -199,7 +199,9 @@ int sched_pick_release(struct sched *s, uint32_t *ret_job) {
     if (FAULT(sched_no_release) || queue_head(s, true, &at) < 0)
         return -EAGAIN;
     head = &s->entries[s->queue[at]];
-    if (is_low(head) || (head->need <= pages && slots))
+    /* also one that waited long enough to count as interactive: two that do not fit together would take all that the
+     * other has read in turn, and neither would ever end */
+    if ((FAULT(sched_background_chases) ? is_low(head) : head->job.background) || (head->need <= pages && slots))
         return -EAGAIN;
     for (uint32_t i = 0; i < s->n_admitted; i++) {
         const struct entry *e = &s->entries[s->admitted[i]];

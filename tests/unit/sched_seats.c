@@ -173,6 +173,26 @@ START_TEST(who_is_away_comes_back) {
 }
 END_TEST
 
+/* Two background jobs that do not fit together run one after the other, however long the second has waited. */
+START_TEST(background_does_not_chase_itself) {
+    struct sched_job j = job_of(1, 500, 12);
+    uint32_t job;
+
+    open_sched(2, 4, 3, 0);
+    j.background = j.movable = true;
+    add(0, j, 0);
+    add(1, j, 0);
+    ck_assert_uint_eq(admit(0), 0);
+    for (uint64_t t = 0; t < 40; t++) {
+        ck_assert_uint_eq(admit(t * 100000), UINT32_MAX);
+        ck_assert_int_eq(sched_pick_release(s, &job), -EAGAIN);
+    }
+    sched_remove(s, 0);
+    ck_assert_uint_eq(admit(4000000), 1);
+    close_sched();
+}
+END_TEST
+
 /* Memory for an interactive job: from movable background jobs, the last admitted first, and only if it then fits. */
 START_TEST(background_yields_its_memory) {
     struct sched_job j = job_of(1, 1000, 24);
@@ -528,6 +548,7 @@ int main(void) {
     tcase_add_test(tc, background_yields_its_seat);
     tcase_add_test(tc, background_yields_its_memory);
     tcase_add_test(tc, who_is_away_comes_back);
+    tcase_add_test(tc, background_does_not_chase_itself);
     tcase_add_test(tc, no_pause_without_memory);
     tcase_add_test(tc, background_does_not_starve);
     tcase_add_test(tc, weights);
