@@ -218,25 +218,36 @@ double bench_fma(double seconds) {
 
 /* ---- the engine ---- */
 
+/* The handicap holds up the engine's own thread, once a step: it takes four times as long, or as many times as it has
+ * tokens when those are more. Counted from where the last one was let go: a delay must not be taken for work. */
+static void hold_up(struct bench_engine *b, const struct stream_event *ev, uint32_t tokens) {
+    const struct bench_stream *s = &b->s[ev->stream.index];
+    uint64_t from = b->let_go_ns, times = tokens > 4 ? tokens : 4;
+
+    if (!s->n_tokens && s->begin_ns > from)
+        from = s->begin_ns;
+    while (from && ev->t_ns > from && bench_now_ns() < from + times * (ev->t_ns - from))
+        ;
+    b->let_go_ns = bench_now_ns();
+}
+
 static void on_events(void *ctx, const struct stream_event *ev, uint32_t n) {
     struct bench_engine *b = ctx;
-    uint32_t tokens = 0;
+    uint32_t tokens = 0, first = n;
 
-    for (uint32_t i = 0; i < n; i++)
-        tokens += ev[i].type == STREAM_EV_TOKEN;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ev[i].type == STREAM_EV_TOKEN && !tokens++)
+            first = i;
+    }
     if (tokens <= BENCH_MAX_STREAMS)
         (void)kern_counters(b->e->k, KERN_LANE_DECODE, &b->counters[tokens]);
+    if (tokens && bench_handicap())
+        hold_up(b, &ev[first], tokens);
     for (uint32_t i = 0; i < n; i++) {
         struct bench_stream *s = &b->s[ev[i].stream.index];
 
-        if (ev[i].type == STREAM_EV_TOKEN && s->n_tokens < b->cap) {
-            uint64_t last = s->n_tokens ? s->token_ns[s->n_tokens - 1] : s->begin_ns, t = ev[i].t_ns;
-            /* The handicap holds up the engine's own thread: a step takes four times as long, or as many times as it
-             * has tokens when those are more. */
-            while (bench_handicap() && t < last + (tokens > 4 ? tokens : 4) * (ev[i].t_ns - last))
-                t = bench_now_ns();
-            s->token_ns[s->n_tokens++] = t;
-        }
+        if (ev[i].type == STREAM_EV_TOKEN && s->n_tokens < b->cap)
+            s->token_ns[s->n_tokens++] = bench_handicap() ? b->let_go_ns : ev[i].t_ns;
         if (ev[i].type != STREAM_EV_END)
             continue;
         pthread_mutex_lock(&b->lock);
