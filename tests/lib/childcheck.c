@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The wrappers that keep forked children away from Check; see childcheck.h.  Test processes only. */
+/* The wrappers that keep forked children, and limits on file sizes, away from Check; see childcheck.h.  Test processes
+ * only. */
 #include "childcheck.h"
 
 #include <check.h>
@@ -8,6 +9,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 void __real_srunner_run_all(SRunner *sr, enum print_output how);
@@ -26,6 +28,22 @@ static bool in_child(void) {
     return forks > test_forks;
 }
 
+/* A message written at the limit would be cut in the middle, and Check ends the program over it. */
+static bool files_are_limited(void) {
+    struct rlimit lim;
+
+    return getrlimit(RLIMIT_FSIZE, &lim) != 0 || lim.rlim_cur != lim.rlim_max;
+}
+
+static void limit_files_no_more(void) {
+    struct rlimit lim;
+
+    if (getrlimit(RLIMIT_FSIZE, &lim) == 0) {
+        lim.rlim_cur = lim.rlim_max;
+        setrlimit(RLIMIT_FSIZE, &lim);
+    }
+}
+
 static void child_begins(void) {
     forks++;
 }
@@ -41,7 +59,7 @@ void __wrap_srunner_run_all(SRunner *sr, enum print_output how) {
 }
 
 void __wrap__mark_point(const char *file, int line) {
-    if (!in_child())
+    if (!in_child() && !files_are_limited())
         __real__mark_point(file, line);
 }
 
@@ -55,8 +73,10 @@ void __wrap__ck_assert_failed(const char *file, int line, const char *expr, cons
         vsnprintf(text, sizeof text, msg, ap);
         va_end(ap);
     }
-    if (!in_child())
+    if (!in_child()) {
+        limit_files_no_more();
         __real__ck_assert_failed(file, line, expr, "%s", text);
+    }
     dprintf(STDERR_FILENO, "%s:%d: in a forked child: %s\n", file, line, text);
     _exit(CHILD_FAILED);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The test library's own promise about forked children (tests/lib/childcheck.h): they may say ck_ whatever the
- * threads of the test are doing, and die in the middle of it. */
+/* The test library's own promises (tests/lib/childcheck.h): forked children may say ck_ whatever the threads of the
+ * test are doing, and die in the middle of it; and a test may say it under a limit on file sizes. */
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -101,6 +102,25 @@ START_TEST(what_fails_is_seen_by_the_parent) {
 }
 END_TEST
 
+/* The limits pass through every byte of a message or two, so one of them would be cut whatever its length is. */
+START_TEST(a_limit_on_file_sizes_cuts_no_message) {
+    off_t before = bytes_in_files();
+    struct rlimit old, lim;
+
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    lim = old;
+    for (int k = 0; k < 200; k++) {
+        lim.rlim_cur = (rlim_t)(before + k);
+        setrlimit(RLIMIT_FSIZE, &lim);
+        for (int i = 0; i < 8; i++)
+            ck_assert_int_eq(i, i);
+        setrlimit(RLIMIT_FSIZE, &old);
+    }
+    ck_assert_int_gt((int)(bytes_in_files() - before), 0);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("lib_child");
     TCase *t = ct_case(s, "child", 60);
@@ -108,5 +128,6 @@ int main(void) {
     tcase_add_test(t, beside_a_thread_that_asserts);
     tcase_add_test(t, nothing_reaches_the_message_file);
     tcase_add_test(t, what_fails_is_seen_by_the_parent);
+    tcase_add_test(t, a_limit_on_file_sizes_cuts_no_message);
     return ct_main(s);
 }
