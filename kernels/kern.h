@@ -36,6 +36,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format.h"
+
 enum {
     KERN_MAX_LAYERS = 128,  /* trunk + draft layers */
     KERN_GRID = 64,         /* tokens; prefill cuts and state checkpoints lie on multiples of it */
@@ -97,8 +99,6 @@ struct kern_model_desc {
 };
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
-
-enum kern_format { KERN_F32 = 1, KERN_BF16 = 2 };
 
 /* One checkpoint tensor each. Shapes as stored, [out, in] row-major, in terms of kern_model_desc. */
 enum kern_part {
