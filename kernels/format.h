@@ -56,7 +56,7 @@ enum kern_format {
     KERN_IQ4_NL,
     KERN_IQ4_XS,
     KERN_GGUF_MXFP4,
-    KERN_GGUF_NVFP4, /* its factor per matrix, when the file has one, is GLOBAL */
+    KERN_GGUF_NVFP4, /* scale F32: the file has a factor for the matrix, which is GLOBAL; scale none: it has not */
     KERN_FORMAT_END
 };
 
@@ -74,8 +74,16 @@ struct kern_store {
     uint16_t block_rows, block_cols; /* weights that share a scale; 0: the whole axis */
 };
 
+/* The store of a format that leaves nothing to choose: the plain numbers, NVFP4 and the MX formats (whose scales'
+ * kind and blocks are the format's), GGUF's. FP8, INT8, INT4 and EXL3 want the rest filled in. */
 static inline struct kern_store kern_store_plain(enum kern_format f) {
-    return (struct kern_store){.format = (uint8_t)f};
+    struct kern_store s = {.format = (uint8_t)f};
+    if (f == KERN_NVFP4 || f == KERN_MXFP8 || f == KERN_MXFP4) {
+        s.scale = f == KERN_NVFP4 ? KERN_SCALE_E4M3 : KERN_SCALE_E8M0;
+        s.block_rows = 1;
+        s.block_cols = f == KERN_NVFP4 ? 16 : 32;
+    }
+    return s;
 }
 
 /* One piece as bytes: `rows` rows of row_bytes each, little-endian elements of `unit` bytes (1, 2, 4; blocks count as
