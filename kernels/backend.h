@@ -38,6 +38,7 @@ struct kern_backend {
     const char *name;
     bool caller_computes; /* kern_caller_computes() */
     bool weightless; /* "script": no tensor is packed, any shape is fine */
+    uint32_t formats; /* bit per enum kern_format: what its products read */
     int (*query)(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len);
     /* k->ctl … are set; the backend fills k->impl */
     int (*open)(struct kern *k, char *err, size_t err_len);
@@ -92,7 +93,8 @@ struct kern {
     bool loaded[KERN_LANES];
     uint32_t in_flight[KERN_LANES]; /* launches since the last kern_wait */
     struct kern_slot_info *slots;   /* [n_slots] */
-    _Atomic uint64_t *packed_bytes; /* [kern_part_count()]: format << 56 | bytes received */
+    struct kern_store *stores;      /* cfg.stores: [kern_part_count()] */
+    _Atomic uint64_t *packed_bytes; /* [kern_part_count()][KERN_PIECES]: format << 56 | bytes received */
     uint64_t model_id;              /* digest of what a slot's bytes depend on */
 };
 
@@ -101,18 +103,18 @@ struct kern {
 struct kern_part_info {
     uint64_t rows, cols;
     uint32_t experts; /* tensors of this part in the layer: 1, or n_experts */
-    bool matrix;      /* BF16, kept so; otherwise kept as F32 */
+    bool matrix;      /* kept as its store says; otherwise kept as F32 */
 };
 
 /* false: the layer (0 for the global parts) has no such part */
 bool kern_part_info(const struct kern_model_desc *m, uint32_t part, uint32_t layer, struct kern_part_info *ret);
-uint64_t kern_part_count(const struct kern_model_desc *m);
-uint64_t kern_part_slot(const struct kern_model_desc *m, const struct kern_tensor_id *id); /* < kern_part_count */
 /* Range and consistency of every value, common to all backends; err says which. */
-int kern_config_check(const struct kern_config *cfg, bool weightless, char *err, size_t err_len);
+int kern_config_check(const struct kern_config *cfg, const struct kern_backend *b, char *err, size_t err_len);
 
 /* Bytes kern.c itself needs at the start of KERN_MEM_CTL; a backend's query adds its own after it. */
 uint64_t kern_ctl_bytes(const struct kern_config *cfg);
+/* The format a vector came in, once all of it is there. */
+enum kern_format kern_packed_format(const struct kern *k, const struct kern_tensor_id *id);
 void kern_error(struct kern *k, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 extern const struct kern_backend kern_ref_backend;

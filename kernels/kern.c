@@ -56,7 +56,7 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
 }
 
 struct ctl_layout {
-    uint64_t progs, stages, plan[KERN_LANES], results[KERN_LANES], slots, packed, bytes;
+    uint64_t progs, stages, plan[KERN_LANES], results[KERN_LANES], slots, stores, packed, bytes;
 };
 
 static void layout_ctl(const struct kern_config *c, bool weightless, struct ctl_layout *l) {
@@ -69,7 +69,9 @@ static void layout_ctl(const struct kern_config *c, bool weightless, struct ctl_
         l->results[i] = take(&at, c->max_samples * (uint64_t)sizeof(struct kern_result));
     }
     l->slots = take(&at, c->n_slots * (uint64_t)sizeof(struct kern_slot_info));
-    l->packed = take(&at, weightless ? 0 : kern_part_count(&c->model) * sizeof(uint64_t));
+    uint64_t parts = weightless ? 0 : kern_part_count(&c->model);
+    l->stores = take(&at, parts * sizeof(struct kern_store));
+    l->packed = take(&at, parts * KERN_PIECES * sizeof(uint64_t));
     l->bytes = at;
 }
 
@@ -86,7 +88,7 @@ int kern_query(const char *backend, const struct kern_config *cfg, uint64_t ret_
     if (!b)
         return -ENOENT;
     open_error[0] = 0;
-    int r = kern_config_check(cfg, b->weightless, open_error, sizeof(open_error));
+    int r = kern_config_check(cfg, b, open_error, sizeof(open_error));
     if (r)
         return r;
     uint64_t bytes[KERN_MEM_N] = {0};
@@ -170,6 +172,10 @@ int kern_open(const char *backend, const struct kern_config *cfg, const struct k
     for (uint32_t i = 0; i < cfg->n_slots; i++)
         k->slots[i].last = KERN_NONE;
     k->packed_bytes = (_Atomic uint64_t *)(void *)(base + l.packed);
+    k->stores = (struct kern_store *)(void *)(base + l.stores);
+    for (uint64_t i = 0; !b->weightless && i < kern_part_count(&cfg->model); i++)
+        k->stores[i] = cfg->stores ? cfg->stores[i] : kern_store_plain(KERN_BF16);
+    k->cfg.stores = b->weightless ? NULL : k->stores;
     k->model_id = model_id(cfg, b->name);
     pthread_mutex_init(&k->error_lock, NULL);
     r = b->open(k, open_error, sizeof(open_error));
@@ -197,10 +203,32 @@ const char *kern_name(const struct kern *k) {
 
 #define PACK_BYTES ((1ull << 56) - 1)
 
+/* Bytes and encoding of the piece a window belongs to. */
+static int check_piece(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t,
+                       const struct kern_part_info *info, struct kern_piece_info *p) {
+    const struct kern_store want = kern_matrix_store(&k->cfg, id), *s = &t->store;
+    char a[40], b[40];
+    if (info->matrix && memcmp(s, &want, sizeof(want)))
+        return kern_error(k, "layer %u %s: format %s, expected %s", id->layer, kern_part_name(id->part),
+                          kern_store_name(s, a, sizeof(a)), kern_store_name(&want, b, sizeof(b))),
+               -EINVAL;
+    if (!info->matrix && s->format != KERN_BF16 && s->format != KERN_F32)
+        return kern_error(k, "layer %u %s: format %s, expected BF16 or F32", id->layer,
+                          kern_part_name(id->part), kern_store_name(s, a, sizeof(a))),
+               -EINVAL;
+    int r = kern_store_piece(s, info->rows, info->cols, (enum kern_piece)id->piece, p);
+    if (r || !p->rows)
+        return kern_error(k, "layer %u %s: %s has no piece %u", id->layer, kern_part_name(id->part),
+                          kern_store_name(s, a, sizeof(a)), id->piece),
+               r ? r : -EINVAL;
+    return 0;
+}
+
 int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
               const void *bytes, uint64_t n) {
     const struct kern_model_desc *m = &k->cfg.model;
     struct kern_part_info info;
+    struct kern_piece_info p;
     if (k->backend->weightless)
         return 0;
     if (k->packed)
@@ -214,46 +242,67 @@ int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern
                           kern_part_name(id->part), (unsigned long long)t->rows, (unsigned long long)t->cols,
                           (unsigned long long)info.rows, (unsigned long long)info.cols),
                -EINVAL;
-    if (t->format != KERN_BF16 && (t->format != KERN_F32 || info.matrix))
-        return kern_error(k, "layer %u %s: format %u, expected BF16%s", id->layer, kern_part_name(id->part),
-                          t->format, info.matrix ? "" : " or F32"),
-               -EINVAL;
-    uint64_t total = info.rows * info.cols * (t->format == KERN_F32 ? 4 : 2);
+    int r = check_piece(k, id, t, &info, &p);
+    if (r)
+        return r;
+    uint64_t total = p.rows * p.row_bytes;
     if (n > total || offset > total - n)
         return kern_error(k, "layer %u %s: window of %llu bytes at %llu leaves the tensor's %llu", id->layer,
                           kern_part_name(id->part), (unsigned long long)n, (unsigned long long)offset,
                           (unsigned long long)total),
                -EINVAL;
-    _Atomic uint64_t *count = &k->packed_bytes[kern_part_slot(m, id)];
+    _Atomic uint64_t *count = &k->packed_bytes[kern_part_slot(m, id) * KERN_PIECES + id->piece];
     uint64_t old = atomic_load_explicit(count, memory_order_relaxed), now;
-    if ((old >> 56 && old >> 56 != t->format) || (old & PACK_BYTES) > total - n)
+    if ((old >> 56 && old >> 56 != t->store.format) || (old & PACK_BYTES) > total - n)
         return kern_error(k, "layer %u %s: windows overlap or change format", id->layer,
                           kern_part_name(id->part)),
                -EINVAL;
-    int r = k->backend->pack(k, id, t, offset, bytes, n);
+    r = k->backend->pack(k, id, t, offset, bytes, n);
     if (r)
         return r;
     /* P1: release, pairs with the acquire in kern_pack_done(): counted bytes are written bytes. */
     do
-        now = (uint64_t)t->format << 56 | ((old & PACK_BYTES) + n);
+        now = (uint64_t)t->store.format << 56 | ((old & PACK_BYTES) + n);
     while (
         !atomic_compare_exchange_weak_explicit(count, &old, now, memory_order_release, memory_order_relaxed));
     return 0;
 }
 
-static int part_complete(struct kern *k, uint32_t layer, uint32_t part, const struct kern_part_info *info) {
-    for (uint32_t e = 0; e < info->experts; e++) {
-        const struct kern_tensor_id id = {.part = part, .layer = layer, .expert = e};
-        uint64_t v = atomic_load_explicit(&k->packed_bytes[kern_part_slot(&k->cfg.model, &id)],
+enum kern_format kern_packed_format(const struct kern *k, const struct kern_tensor_id *id) {
+    uint64_t slot = kern_part_slot(&k->cfg.model, id);
+    return (enum kern_format)(atomic_load_explicit(&k->packed_bytes[slot * KERN_PIECES], memory_order_relaxed) >> 56);
+}
+
+static int tensor_complete(struct kern *k, const struct kern_tensor_id *id, const struct kern_part_info *info) {
+    static const char *const piece[] = {"", " scales", " factor", " suh", " svh"};
+    const uint64_t slot = kern_part_slot(&k->cfg.model, id);
+    for (uint32_t i = 0; i < KERN_PIECES; i++) {
+        uint64_t v = atomic_load_explicit(&k->packed_bytes[slot * KERN_PIECES + i],
                                           memory_order_acquire); /* pairs with P1 */
-        uint64_t total = info->rows * info->cols * (v >> 56 == KERN_F32 ? 4 : 2);
-        if ((v & PACK_BYTES) != total)
-            return kern_error(k, "layer %u %s expert %u: %llu of %llu bytes received", layer,
-                              kern_part_name(part), e, (unsigned long long)(v & PACK_BYTES),
-                              (unsigned long long)total),
+        struct kern_store s = info->matrix ? kern_matrix_store(&k->cfg, id)
+                                           : kern_store_plain(v >> 56 ? (enum kern_format)(v >> 56) : KERN_BF16);
+        struct kern_piece_info p = {0};
+        int r = kern_store_piece(&s, info->rows, info->cols, (enum kern_piece)i, &p);
+        if (r)
+            return r;
+        if ((v & PACK_BYTES) != p.rows * p.row_bytes)
+            return kern_error(k, "layer %u %s expert %u%s: %llu of %llu bytes received", id->layer,
+                              kern_part_name(id->part), id->expert, piece[i], (unsigned long long)(v & PACK_BYTES),
+                              (unsigned long long)(p.rows * p.row_bytes)),
                    -ENODATA;
+        if (!info->matrix)
+            break;
     }
     return 0;
+}
+
+static int part_complete(struct kern *k, uint32_t layer, uint32_t part, const struct kern_part_info *info) {
+    int r = 0;
+    for (uint32_t e = 0; e < info->experts && !r; e++) {
+        const struct kern_tensor_id id = {.part = part, .layer = layer, .expert = e};
+        r = tensor_complete(k, &id, info);
+    }
+    return r;
 }
 
 int kern_pack_done(struct kern *k) {

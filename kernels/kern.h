@@ -68,6 +68,7 @@ struct kern_layer_desc {
     uint8_t index; /* enum kern_index */
     uint8_t resid; /* enum kern_resid */
     uint8_t mlp;   /* enum kern_mlp */
+    uint8_t kvb_split; /* MLA: 1: kv_b is two tensors, KERN_MLA_KB and KERN_MLA_VB, as GGUF files have it */
 };
 
 /* Every value comes from the checkpoint's configuration (daemon/model reads it; nothing is assumed here).
@@ -136,7 +137,7 @@ enum kern_part {
     KERN_MLA_QB,       /* [mla_heads * (nope + rope), q_rank] */
     KERN_MLA_KVA,      /* [kv_rank + rope, E] */
     KERN_MLA_KVA_NORM, /* [kv_rank] */
-    KERN_MLA_KVB,      /* [mla_heads * (nope + v), kv_rank]; per head: key rows, then value rows */
+    KERN_MLA_KVB,      /* [mla_heads * (nope + v), kv_rank]; per head: key rows, then value rows; not with kvb_split */
     KERN_MLA_O,        /* [E, mla_heads * v_dim] */
 
     KERN_IDX_QB,     /* [index_heads * index_dim, q_rank] */
@@ -164,6 +165,9 @@ enum kern_part {
     KERN_DRAFT_HNORM, /* [E] norm of the trunk's final hidden */
     KERN_DRAFT_EH,    /* [E, 2E]: embedding columns first */
     KERN_DRAFT_NORM,  /* [E] shared_head.norm */
+
+    KERN_MLA_KB, /* [mla_heads * kv_rank, nope]: the key half of kv_b, each head's transposed */
+    KERN_MLA_VB, /* [mla_heads * v, kv_rank]: the value half */
     KERN_PART_END
 };
 
@@ -171,11 +175,12 @@ struct kern_tensor_id {
     uint32_t part; /* enum kern_part */
     uint32_t layer;
     uint32_t expert; /* routed expert, 0 otherwise */
+    uint32_t piece;  /* enum kern_piece */
 };
 
 struct kern_tensor {
-    uint32_t format; /* enum kern_format: how the bytes handed over are encoded */
-    uint64_t rows, cols; /* a vector is [n, 1]; a conv tensor [P, conv_width] */
+    struct kern_store store; /* how the bytes handed over are encoded */
+    uint64_t rows, cols; /* of the whole matrix, whichever piece; a vector is [n, 1]; a conv tensor [P, conv_width] */
 };
 
 /* ---- opening -------------------------------------------------------------------------------------------- */
@@ -204,6 +209,10 @@ struct kern_config {
     uint32_t max_samples;        /* sample entries in one plan */
     uint32_t max_context;        /* tokens of one sequence */
     uint64_t max_plan_bytes;
+    /* How each weight matrix is stored: [kern_part_count(&model)], by kern_part_slot(); entries of vectors and of
+     * tensors the model lacks are not looked at. NULL: every matrix is BF16. Borrowed by kern_query(), copied by
+     * kern_open(). */
+    const struct kern_store *stores;
     const char *isa;             /* host backends: NULL = best available, or "avx2", "avx512", "neon", "scalar" */
     const char *script;          /* backend "script": its text, NUL-terminated, borrowed until kern_close */
 };
@@ -249,14 +258,21 @@ const char *kern_last_error(const struct kern *k); /* one sentence, valid until 
 const char *kern_open_error(void);                 /* the same for kern_query and kern_open; thread-local */
 
 /* The shape a part must have in this model; -ENOENT when the model has no such tensor (wrong layer kind, expert
- * out of range). ret_matrix: weight matrices are accepted as BF16 only and kept so; everything else (norms,
+ * out of range). ret_matrix: weight matrices are accepted as their store says and kept so; everything else (norms,
  * convolution taps, gates' vectors, biases, ape) is accepted as BF16 or F32 and kept as F32. */
 int kern_part_shape(const struct kern_model_desc *m, const struct kern_tensor_id *id, uint64_t *ret_rows,
                     uint64_t *ret_cols, bool *ret_matrix);
 const char *kern_part_name(uint32_t part); /* "kda.q_proj", …; "?" for an unknown part */
+/* A number for each tensor the model can have, below kern_part_count(); the piece does not matter. id must be one
+ * that kern_part_shape() knows. */
+uint64_t kern_part_count(const struct kern_model_desc *m);
+uint64_t kern_part_slot(const struct kern_model_desc *m, const struct kern_tensor_id *id);
+/* How cfg says the matrix is stored. */
+struct kern_store kern_matrix_store(const struct kern_config *cfg, const struct kern_tensor_id *id);
 
-/* A window of one tensor's row-major bytes, at any offset and of any length; copied before return. All windows
- * of one tensor have the same format; together they cover it exactly once. */
+/* A window of one piece's bytes (kern_store_piece()), at any offset and of any length; copied before return. A
+ * matrix comes in its store, all pieces of it; all windows of a vector have the same format; together the windows
+ * cover each piece exactly once. */
 int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
               const void *bytes, uint64_t n);
 /* Every part complete? -ENODATA names the first that is not. Afterwards weights are read-only. */

@@ -66,6 +66,8 @@ static int check_layer(const struct kern_model_desc *m, uint32_t i, bool *full_s
         return refuse(err, err_len, "layer %u has mixer kind %u, known are 1 (KDA) and 2 (MLA)", i, l->mix);
     if (l->index > KERN_INDEX_SHARED)
         return refuse(err, err_len, "layer %u has indexer kind %u, known are 0 to 2", i, l->index);
+    if (l->kvb_split > 1 || (l->kvb_split && l->mix != KERN_MIX_MLA))
+        return refuse(err, err_len, "layer %u has kvb_split %u; known is 1, in MLA layers", i, l->kvb_split);
     if (l->mix == KERN_MIX_KDA && l->index != KERN_INDEX_NONE)
         return refuse(err, err_len, "layer %u is a KDA layer and cannot have an indexer", i);
     if (l->resid != KERN_RESID_MHC && l->resid != KERN_RESID_PLAIN)
@@ -172,14 +174,62 @@ static int check_floats(const struct kern_model_desc *m, char *err, size_t err_l
     return 0;
 }
 
-int kern_config_check(const struct kern_config *cfg, bool weightless, char *err, size_t err_len) {
+/* What a part's products are made for: small matrices that choose are kept as they come, rows of the embedding are
+ * read one by one, and everything else may be stored as anything. */
+static const char *why_not(const struct kern_store *s, uint32_t part) {
+    bool plain = s->format == KERN_F32 || s->format == KERN_BF16 || s->format == KERN_F16;
+    bool chooses = part == KERN_ROUTER || part == KERN_HC_ATTN_FN || part == KERN_HC_FFN_FN;
+    if (chooses && !plain)
+        return "but must be F32, BF16 or F16";
+    if (part == KERN_EMBED && s->format == KERN_EXL3)
+        return "which cannot be read row by row";
+    return NULL;
+}
+
+static int check_store(const struct kern_config *c, const struct kern_backend *b, const struct kern_tensor_id *id,
+                       const struct kern_part_info *info, char *err, size_t err_len) {
+    const struct kern_store s = kern_matrix_store(c, id);
+    const char *why = why_not(&s, id->part);
+    char name[40];
+    uint64_t bytes;
+    if (!why && kern_store_bytes(&s, info->rows, info->cols, &bytes))
+        why = "which cannot hold its shape";
+    if (!why && !(b->formats >> s.format & 1))
+        why = "which this backend does not compute";
+    if (!why)
+        return 0;
+    return refuse(err, err_len, "layer %u %s, expert %u, is stored as %s, %s: [%llu, %llu]", id->layer,
+                  kern_part_name(id->part), id->expert, kern_store_name(&s, name, sizeof(name)), why,
+                  (unsigned long long)info->rows, (unsigned long long)info->cols);
+}
+
+static int check_stores(const struct kern_config *c, const struct kern_backend *b, char *err, size_t err_len) {
+    int r = 0;
+    for (uint32_t l = 0; l < kern_total_layers(&c->model) && c->stores; l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            struct kern_part_info info;
+            if (!kern_part_info(&c->model, part, l, &info) || !info.matrix)
+                continue;
+            for (uint32_t e = 0; e < info.experts && !r; e++) {
+                const struct kern_tensor_id id = {.part = part, .layer = l, .expert = e};
+                r = check_store(c, b, &id, &info, err, err_len);
+            }
+            if (r)
+                return r;
+        }
+    return 0;
+}
+
+int kern_config_check(const struct kern_config *cfg, const struct kern_backend *b, char *err, size_t err_len) {
     int r = check_engine(cfg, err, err_len);
-    if (r || weightless)
+    if (r || b->weightless)
         return r;
     r = check_layers(&cfg->model, err, err_len);
     if (!r)
         r = check_dims(&cfg->model, err, err_len);
     if (!r)
         r = check_floats(&cfg->model, err, err_len);
+    if (!r)
+        r = check_stores(cfg, b, err, err_len);
     return r;
 }

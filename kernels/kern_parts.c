@@ -23,10 +23,12 @@ enum dim {
     D_KVA,
     D_KV_RANK,
     D_KVB,
+    D_KB,
     D_O_IN,
     D_IDX_Q,
     D_IDX_DIM,
     D_IDX_HEADS,
+    D_NOPE,
     D_KPOOL,
     D_DENSE,
     D_EXPERTS,
@@ -42,6 +44,8 @@ enum group {
     G_MHC,
     G_KDA,
     G_MLA,
+    G_MLA_KVB,   /* kv_b as one tensor */
+    G_MLA_SPLIT, /* as two */
     G_INDEX,
     G_POOL, /* only where pools hold more than one token */
     G_DENSE,
@@ -92,7 +96,7 @@ static const struct rule rules[KERN_PART_END] = {
     [KERN_MLA_QB] = {G_MLA, D_Q_OUT, D_Q_RANK, true, "mla.q_b_proj"},
     [KERN_MLA_KVA] = {G_MLA, D_KVA, D_E, true, "mla.kv_a_proj_with_mqa"},
     [KERN_MLA_KVA_NORM] = {G_MLA, D_KV_RANK, D_1, false, "mla.kv_a_layernorm"},
-    [KERN_MLA_KVB] = {G_MLA, D_KVB, D_KV_RANK, true, "mla.kv_b_proj"},
+    [KERN_MLA_KVB] = {G_MLA_KVB, D_KVB, D_KV_RANK, true, "mla.kv_b_proj"},
     [KERN_MLA_O] = {G_MLA, D_E, D_O_IN, true, "mla.o_proj"},
 
     [KERN_IDX_QB] = {G_INDEX, D_IDX_Q, D_Q_RANK, true, "indexer.wq_b"},
@@ -120,6 +124,9 @@ static const struct rule rules[KERN_PART_END] = {
     [KERN_DRAFT_HNORM] = {G_DRAFT, D_E, D_1, false, "hnorm"},
     [KERN_DRAFT_EH] = {G_DRAFT, D_E, D_2E, true, "eh_proj"},
     [KERN_DRAFT_NORM] = {G_DRAFT, D_E, D_1, false, "shared_head.norm"},
+
+    [KERN_MLA_KB] = {G_MLA_SPLIT, D_KB, D_NOPE, true, "mla.k_b_proj"},
+    [KERN_MLA_VB] = {G_MLA_SPLIT, D_O_IN, D_KV_RANK, true, "mla.v_b_proj"},
 };
 
 static uint64_t dim_of(const struct kern_model_desc *m, uint32_t d) {
@@ -157,6 +164,10 @@ static uint64_t dim_of(const struct kern_model_desc *m, uint32_t d) {
         return m->kv_rank;
     case D_KVB:
         return (uint64_t)m->mla_heads * (m->nope_dim + (uint64_t)m->v_dim);
+    case D_KB:
+        return (uint64_t)m->mla_heads * m->kv_rank;
+    case D_NOPE:
+        return m->nope_dim;
     case D_O_IN:
         return (uint64_t)m->mla_heads * m->v_dim;
     case D_IDX_Q:
@@ -193,6 +204,10 @@ static bool group_applies(const struct kern_model_desc *m, uint32_t group, uint3
         return l->mix == KERN_MIX_KDA;
     case G_MLA:
         return l->mix == KERN_MIX_MLA;
+    case G_MLA_KVB:
+        return l->mix == KERN_MIX_MLA && !l->kvb_split;
+    case G_MLA_SPLIT:
+        return l->mix == KERN_MIX_MLA && l->kvb_split;
     case G_INDEX:
         return l->mix == KERN_MIX_MLA && l->index == KERN_INDEX_FULL;
     case G_POOL:
@@ -254,4 +269,8 @@ uint64_t kern_part_slot(const struct kern_model_desc *m, const struct kern_tenso
     if (id->part >= KERN_EXP_GATE && id->part <= KERN_EXP_DOWN)
         return base + KERN_PART_END + (id->part - KERN_EXP_GATE) * (uint64_t)m->n_experts + id->expert;
     return base + id->part;
+}
+
+struct kern_store kern_matrix_store(const struct kern_config *cfg, const struct kern_tensor_id *id) {
+    return cfg->stores ? cfg->stores[kern_part_slot(&cfg->model, id)] : kern_store_plain(KERN_BF16);
 }

@@ -51,10 +51,11 @@ if [ -n "$bad" ]; then
     fail=1
 fi
 
-kern_calls() { undefined "$1" | grep -E '^kern_' | tr '\n' ' '; }
+# pure functions on descriptions may be called where the descriptions are known
+kern_calls() { undefined "$1" | grep -E '^kern_' | grep -vE '^kern_(part|store|format)_' | tr '\n' ' '; }
 bad=$(kern_calls "$O/lib/daemon_model.a")
 if [ -n "$bad" ]; then
-    echo "layers: daemon/model uses kern.h for descriptions only; it calls: $bad"
+    echo "layers: daemon/model uses kern.h for descriptions only (kern_part_, kern_store_, kern_format_); it calls: $bad"
     fail=1
 fi
 bad=$(undefined "$O/lib/daemon_mem.a" | grep -E '^kern_' |
@@ -64,7 +65,7 @@ if [ -n "$bad" ]; then
     fail=1
 fi
 for lib in base loop conn emit prep text sched cache spill; do
-    bad=$(kern_calls "$O/lib/daemon_$lib.a")
+    bad=$(undefined "$O/lib/daemon_$lib.a" | grep -E '^kern_' | tr '\n' ' ')
     if [ -n "$bad" ]; then
         echo "layers: only daemon/engine computes; daemon/$lib calls: $bad"
         fail=1

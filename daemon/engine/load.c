@@ -39,8 +39,9 @@ static int take_window(void *ctx, const struct kern_tensor_id *id, const struct 
         return 0;
     /* a sum: windows come in any order */
     if (s->digested)
-        atomic_fetch_add_explicit(&s->digest, espill_mix(id->part, id->layer, id->expert, offset, bytes, n),
-                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(
+            &s->digest, espill_mix(id->part | id->piece << 16, id->layer, id->expert, offset, bytes, n),
+            memory_order_relaxed);
     return mem_pack_window(&s->pack, id, t, offset, bytes, n);
 }
 

@@ -536,7 +536,8 @@ int model_config_describe(const struct model_config *cfg, uint32_t vocab_tokens,
     }
     /* The MTP layer has no list entry: sparse attention with its own indexer, experts, plain residuals. */
     for (uint32_t i = d.n_layers; i < d.n_layers + d.n_draft; i++)
-        d.layer[i] = (struct kern_layer_desc){KERN_MIX_MLA, KERN_INDEX_FULL, KERN_RESID_PLAIN, KERN_MLP_MOE};
+        d.layer[i] = (struct kern_layer_desc){
+            .mix = KERN_MIX_MLA, .index = KERN_INDEX_FULL, .resid = KERN_RESID_PLAIN, .mlp = KERN_MLP_MOE};
     *ret = d;
     return 0;
 }

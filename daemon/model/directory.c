@@ -280,8 +280,8 @@ static int add(struct builder *b, const struct row *row, const char *name, uint3
     b->used[en - model_index_at(b->index, 0)] = 1;
     it = &b->item[b->n++];
     *it = (struct model_item){.t = en->t, .file = en->file};
-    it->id = (struct kern_tensor_id){row->part, layer, expert};
-    it->k.format = row->dtype == ST_F32 ? KERN_F32 : KERN_BF16;
+    it->id = (struct kern_tensor_id){.part = row->part, .layer = layer, .expert = expert};
+    it->k.store = kern_store_plain(row->dtype == ST_F32 ? KERN_F32 : KERN_BF16);
     it->k.rows = want.shape[0];
     it->k.cols = want.n_dims > 1 ? want.shape[want.n_dims - 1] : 1;
     return 0;

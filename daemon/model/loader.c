@@ -106,7 +106,7 @@ static int deliver(const struct model_index *index, const struct model_load *l, 
     for (int i = 0; i < w->n; i++) {
         const struct model_item *it = w->piece[i].it;
         uint64_t offset = FAULT(loader_window_offset) && w->piece[i].offset ? 0 : w->piece[i].offset;
-        uint32_t size = it->k.format == KERN_F32 ? 4 : 2;
+        uint32_t size = it->k.store.format == KERN_F32 ? 4 : 2;
         int64_t bad = not_finite(w->piece[i].bytes, w->piece[i].n, size);
         int r;
 

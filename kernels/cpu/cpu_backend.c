@@ -307,6 +307,7 @@ static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row
 
 const struct kern_backend kern_cpu_backend = {
     .name = "cpu",
+    .formats = 1u << KERN_BF16,
     .caller_computes = true,
     .query = query,
     .open = open_cpu,

@@ -124,6 +124,10 @@ static struct place place_mla(const struct cpu *c, const struct cpu_layer *l, ui
         p.off2 = l->uv.off;
         p.k2 = l->uv.k;
         return p;
+    case KERN_MLA_KB:
+        return in_panels(&l->uk, 0, m->kv_rank, 0);
+    case KERN_MLA_VB:
+        return in_panels(&l->uv, 0, m->v_dim, 0);
     case KERN_IDX_QB:
         return in_panels(&l->cq, d->q_all, m->index_dim, 0);
     case KERN_IDX_K:
@@ -182,7 +186,7 @@ static struct place place_of(const struct cpu *c, const struct kern_tensor_id *i
     uint32_t part = id->part;
     if (part >= KERN_KDA_Q && part <= KERN_KDA_O)
         return place_kda(c, l, part);
-    if (part >= KERN_MLA_QA && part <= KERN_IDX_GATE)
+    if ((part >= KERN_MLA_QA && part <= KERN_IDX_GATE) || part == KERN_MLA_KB || part == KERN_MLA_VB)
         return place_mla(c, l, part);
     if (part >= KERN_MLP_GATE && part <= KERN_SH_DOWN)
         return place_mlp(c, l, id);
@@ -302,7 +306,7 @@ int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
     const struct place p = place_of(c, id);
     const uint8_t *src = bytes;
     uint8_t *base = k->mem[KERN_MEM_WEIGHTS].base;
-    uint64_t size = t->format == KERN_F32 ? 4 : 2;
+    uint64_t size = t->store.format == KERN_F32 ? 4 : 2;
     uint64_t up =
         (p.kind == PLACE_FLOAT ? 4 : 2) - size; /* BF16 kept as float: its bytes are the upper ones */
     while (n) {

@@ -190,6 +190,7 @@ static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t
 
 const struct kern_backend kern_ref_backend = {
     .name = "ref",
+    .formats = 1u << KERN_BF16,
     .caller_computes = true,
     .query = ref_query,
     .open = ref_open,

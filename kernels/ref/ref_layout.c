@@ -179,7 +179,7 @@ int ref_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
     if (!kern_part_info(r->m, id->part, id->layer, &info))
         return -ENOENT;
     char *dst = r->weights + r->offset[kern_part_slot(r->m, id)];
-    if (!info.matrix && t->format == KERN_BF16)
+    if (!info.matrix && t->store.format != KERN_F32)
         widen_bytes(dst, offset, bytes, n);
     else
         memcpy(dst + offset, bytes, n);

@@ -96,20 +96,37 @@ static uint32_t walk_pos(const struct walk *w, uint32_t i) {
     return w->tail + (i - w->n_pools * w->kpool);
 }
 
+/* acc = the key half of kv_b, transposed, times a head's query. */
+static void absorb_query(struct ref_ctx *x, uint32_t head, const float *q, double *acc) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint32_t rank = m->kv_rank, nope = m->nope_dim;
+    const bool split = m->layer[x->layer].kvb_split;
+    const uint16_t *uk = split ? ref_matrix(x->r, KERN_MLA_KB, x->layer, 0) + (uint64_t)head * rank * nope
+                               : ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) +
+                                     (uint64_t)head * (nope + m->v_dim) * rank;
+    for (uint32_t c = 0; c < rank; c++)
+        acc[c] = 0;
+    for (uint32_t d = 0; d < nope; d++)
+        for (uint32_t c = 0; c < rank; c++)
+            acc[c] += (double)q[d] * (double)host_f32(split ? uk[(uint64_t)c * nope + d] : uk[(uint64_t)d * rank + c]);
+}
+
+static const uint16_t *value_half(const struct ref_ctx *x, uint32_t head) {
+    const struct kern_model_desc *m = x->r->m;
+    const uint64_t rank = m->kv_rank;
+    if (m->layer[x->layer].kvb_split)
+        return ref_matrix(x->r, KERN_MLA_VB, x->layer, 0) + head * m->v_dim * rank;
+    return ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) + (head * (m->nope_dim + m->v_dim) + m->nope_dim) * rank;
+}
+
 static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struct walk *w, uint32_t head,
                         const float *q, float *out) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t rank = m->kv_rank;
-    const uint16_t *uk =
-        ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) + (uint64_t)head * (m->nope_dim + m->v_dim) * rank;
-    const uint16_t *uv = uk + (uint64_t)m->nope_dim * rank;
+    const uint16_t *uv = value_half(x, head);
     float *qa = x->r->tmp[2], *mean = x->r->tmp[3], *buf = x->r->tmp[0];
     double *score = x->r->scores, *acc = x->r->acc, top = -INFINITY, sum = 0;
-    for (uint32_t c = 0; c < rank; c++)
-        acc[c] = 0;
-    for (uint32_t d = 0; d < m->nope_dim; d++)
-        for (uint32_t c = 0; c < rank; c++)
-            acc[c] += (double)q[d] * (double)host_f32(uk[(uint64_t)d * rank + c]);
+    absorb_query(x, head, q, acc);
     for (uint32_t c = 0; c < rank; c++) {
         qa[c] = (float)acc[c];
         acc[c] = 0;
@@ -169,5 +186,7 @@ void ref_mla(struct ref_ctx *x) {
         used |= n > 0;
     }
     for (uint32_t part = KERN_MLA_QA; part <= KERN_IDX_GATE && used; part++)
+        ref_count(x, part, x->layer);
+    for (uint32_t part = KERN_MLA_KB; part <= KERN_MLA_VB && used; part++)
         ref_count(x, part, x->layer);
 }

@@ -37,6 +37,7 @@ static void one_layer(struct kern_layer_desc *l, const char *w, bool draft) {
     l->index = w[0] == 'F' ? KERN_INDEX_FULL : w[0] == 'S' ? KERN_INDEX_SHARED : KERN_INDEX_NONE;
     l->resid = draft ? KERN_RESID_PLAIN : KERN_RESID_MHC;
     l->mlp = w[1] == 'd' ? KERN_MLP_DENSE : KERN_MLP_MOE;
+    l->kvb_split = w[2] == 's';
 }
 
 static uint32_t layers_of(struct kern_layer_desc *to, const char *text, bool draft) {
@@ -229,7 +230,7 @@ static void pack_one(struct kern *k, const struct kern_tensor_id *id, const stru
                      const float *w) {
     uint64_t n = info->rows * info->cols;
     struct kern_tensor t = {
-        .format = info->matrix ? KERN_BF16 : KERN_F32, .rows = info->rows, .cols = info->cols};
+        .store = kern_store_plain(info->matrix ? KERN_BF16 : KERN_F32), .rows = info->rows, .cols = info->cols};
     uint64_t bytes = n * (info->matrix ? 2 : 4);
     uint16_t *half = NULL;
     if (info->matrix) {

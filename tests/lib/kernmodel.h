@@ -26,7 +26,8 @@ struct kernmodel {
 };
 
 /* Layers as a string, one word per layer: mixer K (KDA), F (MLA, own index), S (MLA, shared selection), N
- * (MLA without index), then feed-forward d (dense) or m (experts): "Kd Fm Sm Km". The draft layer, if any, is
+ * (MLA without index), then feed-forward d (dense) or m (experts), then s where kv_b is two tensors:
+ * "Kd Fm Sms Km". The draft layer, if any, is
  * "Fm". */
 void km_layers(struct kern_model_desc *m, const char *trunk, const char *draft);
 /* Odd sizes everywhere, clamps that fire, 24 padding rows, top-k of 4 pools, layers "Kd Fm Sm Km Fd" and a

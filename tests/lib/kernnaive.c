@@ -202,6 +202,22 @@ static void choose(const struct kernmodel *km, uint32_t l, const double *u, cons
     free(omega);
 }
 
+/* Keys and values of each head from the two halves of kv_b. */
+static double *split_kv(const struct kernmodel *km, uint32_t l, const double *c, uint32_t n) {
+    const struct kern_model_desc *m = &km->cfg.model;
+    const uint64_t dk = m->nope_dim, dv = m->v_dim, heads = m->mla_heads, rank = m->kv_rank;
+    const float *kb = W(KERN_MLA_KB), *vb = W(KERN_MLA_VB);
+    double *kv = zeros(n * heads * (dk + dv));
+    for (uint64_t t = 0; t < n; t++)
+        for (uint64_t h = 0; h < heads; h++)
+            for (uint64_t i = 0; i < dk + dv; i++)
+                for (uint64_t j = 0; j < rank; j++)
+                    kv[(t * heads + h) * (dk + dv) + i] +=
+                        c[t * rank + j] *
+                        (double)(i < dk ? kb[(h * rank + j) * dk + i] : vb[(h * dv + i - dk) * rank + j]);
+    return kv;
+}
+
 static double *attention(const struct kernmodel *km, uint32_t l, const double *u, uint32_t n, bool *chosen,
                          const bool *shared) {
     const struct kern_model_desc *m = &km->cfg.model;
@@ -211,7 +227,8 @@ static double *attention(const struct kernmodel *km, uint32_t l, const double *u
     double *q = linear(W(KERN_MLA_QB), cq, n, m->q_rank, (uint64_t)heads * dk);
     double *c0 = linear(W(KERN_MLA_KVA), u, n, m->hidden, rank);
     double *c = rms(c0, W(KERN_MLA_KVA_NORM), n, rank, (double)m->rms_eps);
-    double *kv = linear(W(KERN_MLA_KVB), c, n, rank, (uint64_t)heads * (dk + dv));
+    double *kv = m->layer[l].kvb_split ? split_kv(km, l, c, n)
+                                       : linear(W(KERN_MLA_KVB), c, n, rank, (uint64_t)heads * (dk + dv));
     double *o = zeros((uint64_t)n * heads * dv), *s = zeros(n);
     if (m->layer[l].index == KERN_INDEX_FULL)
         choose(km, l, u, cq, n, chosen);

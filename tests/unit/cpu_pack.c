@@ -43,7 +43,8 @@ static void pack_shuffled(struct kern *k, const struct kern_tensor_id *id, const
                           const float *w, uint64_t most, bool vectors_bf16, struct km_rng *rng) {
     bool half = info->matrix || vectors_bf16;
     uint64_t n = info->rows * info->cols, bytes = n * (half ? 2 : 4), n_cuts = 0;
-    struct kern_tensor t = {.format = half ? KERN_BF16 : KERN_F32, .rows = info->rows, .cols = info->cols};
+    struct kern_tensor t = {
+        .store = kern_store_plain(half ? KERN_BF16 : KERN_F32), .rows = info->rows, .cols = info->cols};
     char *src = malloc(bytes);
     uint64_t *cut = malloc((bytes + 1) * sizeof(*cut));
     ck_assert(src && cut);

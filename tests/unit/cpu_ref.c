@@ -167,6 +167,8 @@ START_TEST(every_layer_kind) {
     compare_model(&cfg, 2);
     km_layers(&cfg.model, "Fm Kd", "Nm");
     compare_model(&cfg, 3);
+    km_layers(&cfg.model, "Fms Nd", "Nms");
+    compare_model(&cfg, 5);
 }
 END_TEST
 

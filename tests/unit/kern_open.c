@@ -190,7 +190,8 @@ START_TEST(packing_is_checked) {
     static const char zeros[221 * 60 * 4];
     open_small(&o);
     struct kern_tensor_id embed = {.part = KERN_EMBED}, norm = {.part = KERN_FINAL_NORM}, id;
-    struct kern_tensor t = {.format = KERN_BF16, .rows = 221, .cols = 60}, v = {KERN_BF16, 60, 1};
+    struct kern_tensor t = {.store = kern_store_plain(KERN_BF16), .rows = 221, .cols = 60};
+    struct kern_tensor v = {kern_store_plain(KERN_BF16), 60, 1};
     const uint64_t all = 221 * 60 * 2;
     ck_assert_int_eq(kern_pack_done(o.k), -ENODATA);
     ck_assert_ptr_nonnull(strstr(kern_last_error(o.k), "embed_tokens"));
@@ -205,9 +206,9 @@ START_TEST(packing_is_checked) {
     t.rows = 220;
     ck_assert_int_eq(kern_pack(o.k, &embed, &t, 0, zeros, 2), -EINVAL);
     t.rows = 221;
-    t.format = KERN_F32;
+    t.store = kern_store_plain(KERN_F32);
     ck_assert_int_eq(kern_pack(o.k, &embed, &t, 0, zeros, 2), -EINVAL);
-    t.format = KERN_BF16;
+    t.store = kern_store_plain(KERN_BF16);
     ck_assert_int_eq(kern_pack(o.k, &embed, &t, all - 1, zeros, 2), -EINVAL);
     ck_assert_int_eq(kern_pack(o.k, &embed, &t, UINT64_MAX, zeros, 2), -EINVAL);
     ck_assert_int_eq(kern_pack(o.k, &embed, &t, 1, zeros, all - 1), 0);
@@ -215,10 +216,56 @@ START_TEST(packing_is_checked) {
     ck_assert_int_eq(kern_pack(o.k, &embed, &t, 0, zeros, 1), 0);
     /* a vector comes in either format, but not in both */
     ck_assert_int_eq(kern_pack(o.k, &norm, &v, 0, zeros, 8), 0);
-    v.format = KERN_F32;
+    v.store = kern_store_plain(KERN_F32);
     ck_assert_int_eq(kern_pack(o.k, &norm, &v, 16, zeros, 8), -EINVAL);
     ck_assert_int_eq(kern_pack_done(o.k), -ENODATA);
     ck_assert_ptr_nonnull(strstr(kern_last_error(o.k), "lm_head"));
+    close_small(&o);
+}
+END_TEST
+
+/* What a matrix is stored as is checked by name, before anything is taken. */
+START_TEST(stores_are_checked) {
+    struct open o;
+    uint64_t bytes[KERN_MEM_N];
+    open_small(&o);
+    const struct kern_model_desc *m = &o.cfg.model;
+    struct kern_store *stores = calloc(kern_part_count(m), sizeof(*stores));
+    ck_assert_ptr_nonnull(stores);
+    for (uint64_t i = 0; i < kern_part_count(m); i++)
+        stores[i] = kern_store_plain(KERN_BF16);
+    struct kern_config c = o.cfg;
+    c.stores = stores;
+    const struct {
+        struct kern_tensor_id id;
+        struct kern_store s;
+        const char *says;
+    } wrong[] = {
+        {{.part = KERN_ROUTER, .layer = 1}, kern_store_plain(KERN_Q8_0), "layer 1 mlp.gate, expert 0, is stored as Q8"},
+        {{.part = KERN_HC_FFN_FN}, kern_store_plain(KERN_MXFP4), "must be F32, BF16 or F16"},
+        {{.part = KERN_EMBED}, {.format = KERN_EXL3, .bits = 4, .codebook = 1}, "row by row"},
+        {{.part = KERN_EXP_DOWN, .layer = 1, .expert = 6}, kern_store_plain(KERN_Q4_K), "hold its shape: [60, 37]"},
+        {{.part = KERN_MLP_UP}, {0}, "format 0"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        uint64_t slot = kern_part_slot(m, &wrong[i].id);
+        ck_assert_int_eq(kern_query("ref", &c, bytes), 0);
+        stores[slot] = wrong[i].s;
+        ck_assert_int_eq(kern_query("ref", &c, bytes), -EINVAL);
+        ck_assert_msg(strstr(kern_open_error(), wrong[i].says) != NULL, "%s", kern_open_error());
+        stores[slot] = kern_store_plain(KERN_BF16);
+    }
+    /* a vector's entry is not looked at, and a script has no weights at all */
+    stores[kern_part_slot(m, &(struct kern_tensor_id){.part = KERN_FINAL_NORM})].format = 99;
+    ck_assert_int_eq(kern_query("ref", &c, bytes), 0);
+    /* only the pieces a store has are taken */
+    static const char zeros[16];
+    struct kern_tensor t = {.store = kern_store_plain(KERN_BF16), .rows = 221, .cols = 60};
+    struct kern_tensor_id id = {.part = KERN_EMBED, .piece = KERN_PIECE_SCALE};
+    ck_assert_int_eq(kern_pack(o.k, &id, &t, 0, zeros, 2), -EINVAL);
+    id.piece = KERN_PIECES;
+    ck_assert_int_eq(kern_pack(o.k, &id, &t, 0, zeros, 2), -EINVAL);
+    free(stores);
     close_small(&o);
 }
 END_TEST
@@ -236,7 +283,7 @@ static int pack_part(struct packer *p, const struct kern_tensor_id *id, const st
     const float *w = km_weight(p->m, id->part, id->layer, id->expert);
     uint64_t n = info->rows * info->cols, bytes = 2 * n;
     uint16_t *half = malloc(bytes);
-    struct kern_tensor t = {.format = KERN_BF16, .rows = info->rows, .cols = info->cols};
+    struct kern_tensor t = {.store = kern_store_plain(KERN_BF16), .rows = info->rows, .cols = info->cols};
     for (uint64_t i = 0; i < n; i++) {
         uint32_t u;
         memcpy(&u, &w[i], 4);
@@ -308,7 +355,7 @@ START_TEST(threads_pack_together) {
     }
     ck_assert_msg(kern_pack_done(o.k) == 0, "%s", kern_last_error(o.k));
     struct kern_tensor_id id = {.part = KERN_EMBED};
-    struct kern_tensor shape = {.format = KERN_BF16, .rows = 221, .cols = 60};
+    struct kern_tensor shape = {.store = kern_store_plain(KERN_BF16), .rows = 221, .cols = 60};
     ck_assert_int_eq(kern_pack(o.k, &id, &shape, 0, "", 0), -EPERM);
     struct km_inst *one = km_open(m, "ref", NULL);
     ck_assert_int_eq(kern_query("ref", &o.cfg, bytes), 0);
@@ -429,6 +476,7 @@ int main(void) {
     tcase_add_test(t, every_value_is_bounded);
     tcase_add_test(t, real_sizes);
     tcase_add_test(t, packing_is_checked);
+    tcase_add_test(t, stores_are_checked);
     tcase_add_test(t, threads_pack_together);
     tcase_add_test(t, shapes_are_told);
     tcase_add_test(t, calls_out_of_order);

@@ -104,7 +104,7 @@ START_TEST(small_model) {
 END_TEST
 
 /* One kind of layer at a time, so that a failure names it. */
-static const char *const kinds[] = {"Kd", "Nd", "Fd", "Fd Sd", "Nm", "Km Km", "Fm Km Sm Nm", "Fd Fd Sd"};
+static const char *const kinds[] = {"Kd", "Nd", "Fd", "Fd Sd", "Nm", "Km Km", "Fm Km Sm Nm", "Fd Fd Sd", "Nds Fms"};
 
 START_TEST(kinds_of_layers) {
     struct kern_config c;
@@ -232,7 +232,7 @@ int main(void) {
     TCase *t = tcase_create("ref");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, small_model, 0, 11);
-    tcase_add_loop_test(t, kinds_of_layers, 0, 8);
+    tcase_add_loop_test(t, kinds_of_layers, 0, 9);
     tcase_add_loop_test(t, pool_widths, 0, 5);
     tcase_add_loop_test(t, other_shapes, 0, 8);
     tcase_add_test(t, bf16_cache);

@@ -306,7 +306,7 @@ START_TEST(numbers_that_are_none) {
             if (strstr(d.item[i].t->name, cases[c].tensor))
                 it = &d.item[i];
         ck_assert_ptr_nonnull(it);
-        p.n = it->k.format == KERN_F32 ? 4 : 2;
+        p.n = it->k.store.format == KERN_F32 ? 4 : 2;
         memcpy(p.bytes, cases[c].bytes, 4);
         for (int round = 0; round < 3; round++) {
             n = round == 0 ? 0 : round == 1 ? it->t->bytes / p.n - 1 : ckpt_rand(&rng) % (it->t->bytes / p.n);
