@@ -124,12 +124,19 @@ int fill_start(struct engine *e, bool busy) {
     return 1;
 }
 
+/* The embedding is no program to the governor: it costs nothing beside a layer, and runs with the first one. */
+static uint32_t place_of(uint32_t prog) {
+    return prog ? prog - 1 : 0;
+}
+
 int fill_launch(struct engine *e, bool busy) {
     struct fill *f = &e->fill;
-    uint32_t want = governor_slice(&e->governor, busy, f->n_rows, f->n_progs - f->next);
+    uint32_t first = place_of(f->next);
+    uint32_t want = governor_slice(&e->governor, busy, f->n_rows, first, place_of(f->n_progs) - first);
 
     if (!want)
         return 0;
+    want += !f->next;
     f->began_ns = clock_now_ns();
     for (f->launched = 0; f->launched < want; f->launched++) {
         int r = kern_launch(e->k, f->progs[f->next + f->launched]);
@@ -227,8 +234,7 @@ int fill_finish(struct engine *e) {
     if (r < 0)
         return engine_fail(e, "prefill slice", r);
     e->now_ns = clock_now_ns();
-    /* the embedding costs nothing beside a layer: counting it would make the first slices far too long */
-    governor_sliced(&e->governor, f->n_rows, f->next ? f->launched : f->launched - 1,
+    governor_sliced(&e->governor, f->n_rows, place_of(f->next), f->next ? f->launched : f->launched - 1,
                     e->now_ns > began ? e->now_ns - began : 0);
     f->next += f->launched;
     f->launched = 0;

@@ -501,12 +501,12 @@ static bool fill(struct sim *m, bool busy) {
         live += m->parts[i].tokens != 0;
     if (!live && !begin_chunk(m, busy))
         return false;
-    n = governor_slice(&m->g, busy, m->fill_rows, m->fill_left);
+    n = governor_slice(&m->g, busy, m->fill_rows, LAYERS - m->fill_left, m->fill_left);
     if (!n)
         return busy;
     m->now += n * program_cost(m->fill_rows);
     m->slices_ns += n * program_cost(m->fill_rows);
-    governor_sliced(&m->g, m->fill_rows, n, n * program_cost(m->fill_rows));
+    governor_sliced(&m->g, m->fill_rows, LAYERS - m->fill_left, n, n * program_cost(m->fill_rows));
     m->fill_left -= n;
     if (!m->fill_left)
         end_chunk(m);

@@ -5,10 +5,17 @@
 #include "governor.h"
 #include "leakcheck.h"
 
+enum { PROGRAMS = 40 };
+
 struct device {
     double row_ns, flat_ns, step_ns; /* of a program */
     double cold; /* times as long takes a step behind a slice */
+    double uneven; /* times as long takes every fourth program */
 };
+
+static double program(const struct device *d, uint32_t rows, uint32_t i) {
+    return (d->flat_ns + rows * d->row_ns) * (i % 4 == 3 ? d->uneven : 1);
+}
 
 static double lost_part; /* of all time, by cold steps */
 
@@ -30,12 +37,14 @@ static double share(struct governor *g, const struct device *d, uint32_t n, doub
         slices = 0;
         if (!left) {
             rows = governor_rows(g, true, 1u << 20, 2048, 64);
-            left = 40;
+            left = PROGRAMS;
         }
-        k = governor_slice(g, true, rows, left);
-        double took = k * (d->flat_ns + rows * d->row_ns);
+        k = governor_slice(g, true, rows, PROGRAMS - left, left);
+        double took = 0;
+        for (uint32_t p = PROGRAMS - left; p < PROGRAMS - left + k; p++)
+            took += program(d, rows, p);
         if (k)
-            governor_sliced(g, rows, k, (uint64_t)took);
+            governor_sliced(g, rows, PROGRAMS - left, k, (uint64_t)took);
         left -= k;
         fill += took;
         slices += took;
@@ -47,9 +56,9 @@ static double share(struct governor *g, const struct device *d, uint32_t n, doub
 
 START_TEST(governor_halves) {
     static const struct device d[] = {
-        { 1000, 100000, 1000000, 1 }, { 20000, 5600000, 32000000, 1 }, { 100000, 0, 3000000, 1 },
-        { 500, 3000000, 1000000, 1 },
-        { 60000, 1000000, 50000000, 1 },
+        { 1000, 100000, 1000000, 1, 1 }, { 20000, 5600000, 32000000, 1, 1 }, { 100000, 0, 3000000, 1, 1 },
+        { 500, 3000000, 1000000, 1, 1 },
+        { 60000, 1000000, 50000000, 1, 1 },
     };
 
     for (uint32_t i = 0; i < sizeof d / sizeof *d; i++) {
@@ -66,7 +75,7 @@ END_TEST
 
 /* A step behind a slice takes two and a half times as long: few and long slices lose little by it. */
 START_TEST(governor_and_cold_caches) {
-    struct device d = { 1000, 500000, 1800000, 2.5 };
+    struct device d = { 1000, 500000, 1800000, 2.5, 1 };
     struct governor g;
     double gap, part;
 
@@ -82,7 +91,7 @@ END_TEST
 
 /* A program longer than any gap allowed: it runs, and the time is still halved. */
 START_TEST(governor_long_programs) {
-    struct device d = { 8000000, 0, 10000000, 1 };
+    struct device d = { 8000000, 0, 10000000, 1, 1 };
     struct governor g;
     double gap, part;
 
@@ -95,7 +104,7 @@ END_TEST
 /* A short target makes chunks small; a step that is nearly as long leaves the prompt a quarter, as far as whole
  * programs fill it. */
 START_TEST(governor_keeps_the_gap) {
-    struct device d = { 20000, 1000000, 30000000, 1 };
+    struct device d = { 20000, 1000000, 30000000, 1, 1 };
     struct governor g;
     double gap, part;
 
@@ -109,18 +118,56 @@ START_TEST(governor_keeps_the_gap) {
 }
 END_TEST
 
+/* Layers that attend to all that was read take several times what the others do: the longest one decides how large a
+ * chunk may be, and no slice is taken for shorter than it is. */
+START_TEST(governor_and_uneven_programs) {
+    static const struct device d[] = {
+        { 70000, 0, 2000000, 1, 3 },
+        { 20000, 1000000, 2000000, 1, 6 },
+        { 1000, 100000, 1000000, 1, 2 },
+    };
+
+    for (uint32_t i = 0; i < sizeof d / sizeof *d; i++) {
+        struct governor g;
+        double gap, part;
+
+        governor_init(&g, 25000000);
+        part = share(&g, &d[i], 6000, &gap);
+        ck_assert_msg(part > 0.47 && part < 0.53, "device %u: decode has %.3f", i, part);
+        ck_assert_msg(gap <= 25e6, "device %u: a gap of %.1f ms", i, gap / 1e6);
+    }
+}
+END_TEST
+
+/* A prompt's last chunk is small. What its programs take does not make full ones look short: the next prompt would
+ * begin with a chunk far too large. */
+START_TEST(governor_knows_sizes) {
+    struct device d = { 80000, 0, 2000000, 1, 1 };
+    struct governor g;
+
+    governor_init(&g, 25000000);
+    governor_sliced(&g, 64, 0, PROGRAMS, (uint64_t)(PROGRAMS * program(&d, 64, 0)));
+    for (uint32_t i = 0; i < 20; i++)
+        governor_sliced(&g, 512, 0, PROGRAMS, (uint64_t)(PROGRAMS * program(&d, 512, 0)));
+    for (uint32_t i = 0; i < PROGRAMS; i++)
+        governor_sliced(&g, 272, i, 1, (uint64_t)program(&d, 272, i));
+    governor_decoded(&g, 2000000);
+    ck_assert_uint_lt(governor_rows(&g, true, 1u << 20, 512, 64), 512);
+}
+END_TEST
+
 /* One absurd measurement is not believed for long, and nothing divides by it. */
 START_TEST(governor_and_a_jumping_clock) {
-    struct device d = { 20000, 5600000, 32000000, 1 };
+    struct device d = { 20000, 5600000, 32000000, 1, 1 };
     struct governor g;
     double gap, part;
 
     governor_init(&g, 200000000);
     share(&g, &d, 500, &gap);
     governor_decoded(&g, UINT64_MAX);
-    governor_sliced(&g, 2048, 1, UINT64_MAX);
-    governor_sliced(&g, 64, 3, UINT64_MAX);
-    governor_sliced(&g, 64, 3, 0);
+    governor_sliced(&g, 2048, 0, 1, UINT64_MAX);
+    governor_sliced(&g, 64, 0, 3, UINT64_MAX);
+    governor_sliced(&g, 64, 0, 3, 0);
     share(&g, &d, 1000, &gap);
     part = share(&g, &d, 4000, &gap);
     ck_assert_msg(part > 0.45 && part < 0.55, "decode has %.3f", part);
@@ -134,11 +181,11 @@ START_TEST(governor_splits_chunks) {
 
     governor_init(&g, 200000000);
     ck_assert(governor_splits(&g, 10, 512));
-    governor_sliced(&g, 512, 10, 100000000);
-    governor_sliced(&g, 10, 10, 10000000);
+    governor_sliced(&g, 512, 0, 10, 100000000);
+    governor_sliced(&g, 10, 0, 10, 10000000);
     ck_assert(governor_splits(&g, 10, 512));
     for (int i = 0; i < 30; i++)
-        governor_sliced(&g, 10, 10, 80000000);
+        governor_sliced(&g, 10, 0, 10, 80000000);
     ck_assert(!governor_splits(&g, 10, 512));
 }
 END_TEST
@@ -154,6 +201,8 @@ int main(void) {
     tcase_add_test(tc, governor_and_cold_caches);
     tcase_add_test(tc, governor_long_programs);
     tcase_add_test(tc, governor_keeps_the_gap);
+    tcase_add_test(tc, governor_and_uneven_programs);
+    tcase_add_test(tc, governor_knows_sizes);
     tcase_add_test(tc, governor_and_a_jumping_clock);
     tcase_add_test(tc, governor_splits_chunks);
     suite_add_tcase(suite, tc);
