@@ -289,7 +289,7 @@ void ecache_filled(struct engine *e, struct eng_seq *q) {
     if (!e->prefix || !q->cache.on)
         return;
     m = mark_at(&q->cache, q->pos);
-    if (!m && (q->pos % ECACHE_LONG || q->pos >= e->streams[q->stream].req->n_ids))
+    if (!m && !FAULT(ecache_keeps_all) && (q->pos % ECACHE_LONG || q->pos >= e->streams[q->stream].req->n_ids))
         return;
     if (m) {
         kind = m->kind;

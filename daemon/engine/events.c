@@ -9,7 +9,7 @@
 void events_publish(struct engine *e) {
     uint32_t n = e->n_events;
 
-    if (!n)
+    if (!n || (FAULT(events_in_pairs) && n == 1 && e->events[0].type == STREAM_EV_TOKEN))
         return;
     e->n_events = 0;
     if (e->sink.publish)

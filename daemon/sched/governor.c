@@ -114,6 +114,8 @@ uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t ma
     double most, floor_ns, longest = longest_part(g);
     uint32_t rows = max_rows;
 
+    if (FAULT(governor_small_chunks))
+        return left < grid ? left : grid;
     if (!busy || FAULT(governor_whole_chunks))
         return left < rows ? left : rows;
     floor_ns = program_ns(g, grid) * longest;
@@ -161,8 +163,10 @@ uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t f
         g->debt_ns = 0;
         return mean > 0 ? programs_in(g, first, n_left, mean, IDLE_SLICE_NS, IDLE_SLICE_NS) : n_left != 0;
     }
+    if (FAULT(governor_whole_chunks))
+        return n_left;
     cap = FAULT(fill_debt_capped) || one / 2 < most ? most : one / 2;
-    g->debt_ns += step_alone(g);
+    g->debt_ns += FAULT(governor_starves) ? step_alone(g) / 2 : step_alone(g);
     if (g->debt_ns > cap)
         g->debt_ns = cap;
     if (mean <= 0)

@@ -3,13 +3,13 @@
  * run before the next decode step. A pure structure over times the caller measured; the engine thread owns it,
  * and the simulator runs the same code.
  *
- * The time decode steps took is a debt to the prefill; a slice spends what is owed, so each side gets about half
- * of the device whatever a step or a layer costs. Step and slice together stay within target_gap_ns, as long as
- * that leaves the prefill a quarter of the time, as far as whole programs fill it; chunks are made so small that the
- * longest of their programs fits. A program cannot be cut, so one that is longer than all that waits until half of
- * its time is owed, and no longer. Where a step is slower behind a slice, because its weights have left the caches, slices are fewer and
- * longer, within the gap, and that loss is owed to nobody. Without decoding streams a slice is bounded only so that a
- * cancellation does not wait long. */
+ * The time decode steps took is a debt to the prefill; a slice spends what is owed, so each side gets about half of
+ * the device whatever a step or a layer costs. Step and slice together stay within target_gap_ns, as long as that
+ * leaves the prefill a quarter of the time, as far as whole programs fill it; chunks are made so small that the longest
+ * of their programs fits. A program cannot be cut, so one that is longer than all that waits until half of its time is
+ * owed, and no longer. Where a step is slower behind a slice, because its weights have left the caches, slices are
+ * fewer and longer, within the gap, and that loss is owed to nobody. Without decoding streams a slice is bounded only
+ * so that a cancellation does not wait long. */
 #ifndef GLMD_SCHED_GOVERNOR_H
 #define GLMD_SCHED_GOVERNOR_H
 
@@ -41,8 +41,8 @@ void governor_decoded(struct governor *g, uint64_t ns);
  * that is left. */
 uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t max_rows, uint32_t grid);
 /* Programs to launch now of a chunk of `rows` rows, from its program `first` on, of n_left that are to run; 0: none
- * before the next decode step. busy: decode steps wait between the slices. Takes the step's time into the debt, so once
- * a round. */
+ * before the next decode step. busy: decode steps wait between the slices. Takes the step's time into the debt, so
+ * once a round. */
 uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t first, uint32_t n_left);
 /* Whether prompts that end with `rows` rows should be read by themselves, before a chunk of `all` rows that has them
  * would be done: not where a chunk costs nearly the same whatever its size. */

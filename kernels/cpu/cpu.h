@@ -214,12 +214,14 @@ static inline uint32_t share_hi(const struct cpu_run *r, uint32_t n) {
 static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const float *x, size_t ldx,
                             uint32_t rows, float *out, size_t ldo) {
     uint32_t p0 = share_lo(r, m->panels), p1 = share_hi(r, m->panels);
+    for (uint32_t i = 0; FAULT(cpu_row_by_row) && p0 < p1 && i + 1 < rows; i++)
+        r->ops->prod(cpu_words(r, m->off), m->k, p0, p1, x, ldx, NULL, 1, out + 16 * (size_t)p0, ldo);
     if (p0 < p1 && rows)
         r->ops->prod(cpu_words(r, m->off), m->k, p0, p1, x, ldx, NULL, rows, out + 16 * (size_t)p0, ldo);
 }
 static inline void count_mat(struct cpu_run *r, const struct cpu_mat *m, uint64_t rows) {
     if (r->me == 0 && rows) {
-        r->count->weight_bytes += mat_bytes(m);
+        r->count->weight_bytes += mat_bytes(m) * (FAULT(cpu_row_by_row) ? rows : 1);
         r->count->flops += 2 * m->weights * rows;
     }
 }

@@ -5,7 +5,8 @@
  * Bars: `batch-8`: eight streams make at least 2.5 times the tokens of one in the same time, and `batch-8-decode`
  * one stream's step is at most 3.0 times the reader's pass over its bytes, as in `decode`. `batch-8-bytes`: what a
  * step of eight reads of everything but the routed experts is at most 1.3 times what a step of one reads; counted.
- * BENCH_HANDICAP=1 makes a step four times as long, or eight times with eight tokens. */
+ * BENCH_HANDICAP=1 makes a step four times as long, or eight times with eight tokens (benchcpu.c); and runs the
+ * mutation build with products that read their weights for each row anew. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -61,7 +62,7 @@ static int verdicts(struct bench_engine *b, double *one, double *eight, double *
     return r | bench_verdict("batch-8-bytes", d1 > 0 ? d8 / d1 : 1e9, "x", 1.3, BENCH_AT_MOST);
 }
 
-int main(void) {
+static int bench(void) {
     double one[ROUNDS], eight[ROUNDS], pass[ROUNDS];
     int rounds = bench_handicap() ? 1 : ROUNDS;
     struct bench_engine b;
@@ -93,4 +94,13 @@ int main(void) {
     r = r < 0 ? 2 : verdicts(&b, one, eight, pass, (size_t)rounds, bytes);
     bench_engine_close(&b);
     return r;
+}
+
+int main(void) {
+    static const struct bench_handicap h[] = {
+        {"bench_holds_up", "batch-8 batch-8-decode"},
+        {"cpu_row_by_row", "batch-8-bytes"},
+    };
+
+    return bench_main(bench, h, sizeof h / sizeof *h);
 }

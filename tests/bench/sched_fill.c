@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* under-fill: what a decoding stream and a prompt of 8,000 tokens leave each other. nano on the cpu backend with two
- * threads; three rounds of: the stream alone, the prompt alone, both; the medians of the rounds' ratios.
+ * threads; five rounds of: the prompt alone, the stream alone, both, the stream alone again, so that what changes on
+ * the machine meets all of them; the medians of the rounds' ratios. A token's time is when it is published.
  *
  * Bars: each keeps 45 % of its own rate, both together 95 %; the 95th percentile of the gaps between two tokens is
  * at most the target, the longest at most twice; under 1 % of them are shorter than 0.3 times their median.
- * BENCH_HANDICAP=1 runs the mutation build, where chunks and slices heed neither. */
+ * BENCH_HANDICAP=1 runs the mutation build: chunks are read whole between two tokens, a prompt is given half its
+ * share, the engine idles behind every slice, tokens are published in pairs. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "benchipc.h"
 #include "benchlib.h"
 #include "engine.h"
 
-enum { ROUNDS = 3, PROMPT = 8000, QUIET = 400, ANSWER = 12000, TARGET_MS = 25 };
+enum { ROUNDS = 5, PROMPT = 8000, QUIET = 400, ANSWER = 12000, TARGET_MS = 25 };
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t t_ns[ANSWER]; /* of the stream's tokens */
+    uint64_t t_ns[ANSWER]; /* when the stream's tokens were published */
     uint32_t n, n_ends[8];
     uint64_t first_ns; /* of the prompt's first token */
 } got = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -28,13 +29,15 @@ static struct {
 static uint32_t prompt[PROMPT], start[64];
 
 static void on_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
+    uint64_t now = bench_now_ns();
+
     (void)ctx;
     pthread_mutex_lock(&got.lock);
     for (uint32_t i = 0; i < n; i++) {
         if (ev[i].type == STREAM_EV_TOKEN && ev[i].stream.index == 0 && got.n < ANSWER)
-            got.t_ns[got.n++] = ev[i].t_ns;
+            got.t_ns[got.n++] = now;
         if (ev[i].type == STREAM_EV_TOKEN && ev[i].stream.index == 1)
-            got.first_ns = ev[i].t_ns;
+            got.first_ns = now;
         got.n_ends[ev[i].stream.index] += ev[i].type == STREAM_EV_END;
     }
     pthread_cond_broadcast(&got.changed);
@@ -64,6 +67,15 @@ static void wait_tokens(uint32_t n) {
     pthread_mutex_unlock(&got.lock);
 }
 
+static uint32_t tokens(void) {
+    uint32_t n;
+
+    pthread_mutex_lock(&got.lock);
+    n = got.n;
+    pthread_mutex_unlock(&got.lock);
+    return n;
+}
+
 static void wait_end(uint32_t stream, uint32_t n) {
     pthread_mutex_lock(&got.lock);
     while (got.n_ends[stream] < n)
@@ -75,8 +87,8 @@ struct figures {
     double decode, fill, both, p95_ms, longest_ms, short_part;
 };
 
-static double rate(uint32_t from, uint32_t to) {
-    return (to - from) * 1e9 / (double)(got.t_ns[to] - got.t_ns[from]);
+static double seconds(uint32_t from, uint32_t to) {
+    return (double)(got.t_ns[to] - got.t_ns[from]) / 1e9;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -103,7 +115,7 @@ static int one_round(struct engine *e, uint32_t round, struct figures *f) {
     struct sched_req s = request(0, round, start, 64, ANSWER), p = request(1, 2 * round, prompt, PROMPT, 1);
     uint64_t begun;
     double alone, quiet;
-    uint32_t from, to;
+    uint32_t from, to, end;
 
     for (uint32_t i = 0; i < PROMPT; i++)
         prompt[i] = 20 + (i * 7 + round * 131) % 1000;
@@ -115,22 +127,26 @@ static int one_round(struct engine *e, uint32_t round, struct figures *f) {
     alone = PROMPT * 1e9 / (double)(got.first_ns - begun);
     if (engine_submit(e, &s) < 0)
         return -1;
-    wait_tokens(50 + QUIET);
-    quiet = rate(50, 49 + QUIET);
+    wait_tokens(51 + QUIET);
     p.stream.gen++;
     begun = bench_now_ns();
     if (engine_submit(e, &p) < 0)
         return -1;
     wait_end(1, 2);
+    end = tokens();
+    wait_tokens(end + 51 + QUIET);
     engine_cancel(e, s.stream);
     wait_end(0, 1);
+    if (got.n < end + 51 + QUIET)
+        return -1;
+    quiet = 2 * QUIET / (seconds(50, 50 + QUIET) + seconds(end + 50, end + 50 + QUIET));
     for (from = 0; from < got.n && got.t_ns[from] < begun; from++)
         ;
     for (to = from; to + 1 < got.n && got.t_ns[to + 1] <= got.first_ns; to++)
         ;
-    if (to < from + 20)
+    if (to < from + 10)
         return -1;
-    f->decode = rate(from, to) / quiet;
+    f->decode = (to - from) / seconds(from, to) / quiet;
     f->fill = PROMPT * 1e9 / (double)(got.first_ns - begun) / alone;
     f->both = f->decode + f->fill;
     gaps(from, to, f);
@@ -140,15 +156,29 @@ static int one_round(struct engine *e, uint32_t round, struct figures *f) {
     return 0;
 }
 
-static double median_of(const struct figures *f, size_t off) {
+static double median_of(const struct figures *f, uint32_t n, size_t off) {
     double v[ROUNDS];
 
-    for (int i = 0; i < ROUNDS; i++)
+    for (uint32_t i = 0; i < n; i++)
         memcpy(&v[i], (const char *)&f[i] + off, sizeof v[i]);
-    return bench_median(v, ROUNDS);
+    return bench_median(v, n);
 }
 
-int main(void) {
+static const struct {
+    const char *name, *unit;
+    size_t off;
+    double bar;
+    enum bench_sense sense;
+} bars[] = {
+    {"under-fill-decode", "of its own rate", offsetof(struct figures, decode), 0.45, BENCH_AT_LEAST},
+    {"under-fill-prompt", "of its own rate", offsetof(struct figures, fill), 0.45, BENCH_AT_LEAST},
+    {"under-fill-both", "of one", offsetof(struct figures, both), 0.95, BENCH_AT_LEAST},
+    {"under-fill-gap-p95", "ms", offsetof(struct figures, p95_ms), TARGET_MS, BENCH_AT_MOST},
+    {"under-fill-gap-longest", "ms", offsetof(struct figures, longest_ms), 2 * TARGET_MS, BENCH_AT_MOST},
+    {"under-fill-gap-short", "of all gaps", offsetof(struct figures, short_part), 0.01, BENCH_AT_MOST},
+};
+
+static int bench(void) {
     struct engine_options o = {.model = "build/models/nano",
                                .max_seqs = 2,
                                .threads = 2,
@@ -159,9 +189,9 @@ int main(void) {
     struct xerr err = {0};
     struct engine *e;
     pthread_t t;
+    uint32_t rounds = bench_handicap() ? 1 : ROUNDS;
     int missed = 0;
 
-    bench_fault("governor_whole_chunks");
     bench_step_forward();
     for (uint32_t i = 0; i < 64; i++)
         start[i] = 30 + i;
@@ -172,7 +202,7 @@ int main(void) {
     engine_set_sink(e, &sink);
     if (pthread_create(&t, NULL, engine_main, e) != 0)
         return 2;
-    for (uint32_t i = 0; i < ROUNDS && !missed; i++)
+    for (uint32_t i = 0; i < rounds && !missed; i++)
         missed = one_round(e, i + 1, &f[i]) < 0 ? 2 : 0;
     engine_stop(e, 0);
     pthread_join(t, NULL);
@@ -181,17 +211,19 @@ int main(void) {
         fprintf(stderr, "under-fill: nothing could be measured\n");
         return missed;
     }
-    missed |= bench_verdict("under-fill-decode", median_of(f, offsetof(struct figures, decode)), "of its own rate",
-                            0.45, BENCH_AT_LEAST);
-    missed |= bench_verdict("under-fill-prompt", median_of(f, offsetof(struct figures, fill)), "of its own rate", 0.45,
-                            BENCH_AT_LEAST);
-    missed |= bench_verdict("under-fill-both", median_of(f, offsetof(struct figures, both)), "of one", 0.95,
-                            BENCH_AT_LEAST);
-    missed |= bench_verdict("under-fill-gap-p95", median_of(f, offsetof(struct figures, p95_ms)), "ms", TARGET_MS,
-                            BENCH_AT_MOST);
-    missed |= bench_verdict("under-fill-gap-longest", median_of(f, offsetof(struct figures, longest_ms)), "ms",
-                            2 * TARGET_MS, BENCH_AT_MOST);
-    missed |= bench_verdict("under-fill-gap-short", median_of(f, offsetof(struct figures, short_part)), "of all gaps",
-                            0.01, BENCH_AT_MOST);
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
+        missed |= bench_verdict(bars[i].name, median_of(f, rounds, bars[i].off), bars[i].unit, bars[i].bar,
+                                bars[i].sense);
     return missed;
+}
+
+int main(void) {
+    static const struct bench_handicap h[] = {
+        {"governor_whole_chunks", "under-fill-decode under-fill-gap-p95 under-fill-gap-longest"},
+        {"governor_starves", "under-fill-prompt"},
+        {"fill_dawdles", "under-fill-both"},
+        {"events_in_pairs", "under-fill-gap-short"},
+    };
+
+    return bench_main(bench, h, sizeof h / sizeof *h);
 }

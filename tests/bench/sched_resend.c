@@ -5,7 +5,8 @@
  * everything against the cold prompts of the same run.
  *
  * Bars: sent again 5 %, first branch at a message boundary 10 %, second branch at a place nobody knew 10 %, at most
- * four checkpoints a request. BENCH_HANDICAP=1 runs with a cache that finds nothing. */
+ * four checkpoints a request. BENCH_HANDICAP=1 runs the mutation build with a cache that finds nothing, and with one
+ * that keeps the state behind every chunk. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,14 +133,12 @@ static int measure(struct runner *r, struct times *t) {
     return 0;
 }
 
-int main(void) {
+static int bench(void) {
     struct runner r;
     struct times t = { 0 };
     double cold;
     int missed = 0;
 
-    if (bench_handicap())
-        setenv("GLMD_FAULT", "ecache_finds_nothing", 1);
     bench_step_forward();
     if (begin(&r) != 0)
         return 2;
@@ -157,4 +156,13 @@ int main(void) {
     missed += bench_verdict("resend-second", 100 * bench_median(t.second, ROUNDS) / cold, "%", 10, BENCH_AT_MOST);
     missed += bench_verdict("resend-checkpoints", t.most_kept, "a request", 4, BENCH_AT_MOST);
     return missed != 0;
+}
+
+int main(void) {
+    static const struct bench_handicap h[] = {
+        { "ecache_finds_nothing", "resend resend-boundary resend-second" },
+        { "ecache_keeps_all", "resend-checkpoints" },
+    };
+
+    return bench_main(bench, h, sizeof h / sizeof *h);
 }

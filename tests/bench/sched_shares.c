@@ -16,7 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "benchipc.h"
 #include "benchlib.h"
 #include "engine_priv.h"
 
@@ -152,11 +151,10 @@ static int open_engine(void) {
     return 0;
 }
 
-int main(void) {
+static int bench(void) {
     uint64_t begin = UINT64_C(1000) * SEC, all[USERS + 1] = {0};
     double off, relative = 0;
 
-    bench_fault("sched_no_weights");
     for (uint32_t i = 0; i < LONGEST; i++)
         ids[i] = i % 900;
     if (open_engine() < 0)
@@ -186,4 +184,10 @@ int main(void) {
         return 2;
     engine_close(e);
     return bench_verdict("shares", off, "of all tokens", 0.05, BENCH_AT_MOST);
+}
+
+int main(void) {
+    static const struct bench_handicap h[] = {{"sched_no_weights", "shares"}};
+
+    return bench_main(bench, h, sizeof h / sizeof *h);
 }

@@ -19,6 +19,14 @@ enum bench_sense { BENCH_AT_MOST, BENCH_AT_LEAST };
 /* Prints `NAME figure UNIT bar BAR UNIT holds|misses`; 0 when it holds, 1 when it misses. */
 int bench_verdict(const char *name, double figure, const char *unit, double bar, enum bench_sense sense);
 
+/* A planted fault that really slows or breaks what a bench measures, and the lines that must miss with it. */
+struct bench_handicap {
+    const char *fault, *lines;
+};
+/* What main() returns. Without BENCH_HANDICAP run(). With it run() once for each fault, in a child of the mutation
+ * build, of whose verdicts those in `lines` are shown and must be there. The largest of what run() returned. */
+int bench_main(int (*run)(void), const struct bench_handicap *h, size_t n);
+
 struct bench_daemon {
     pid_t pid;
     char dir[64], socket[96];
