@@ -22,7 +22,8 @@ static void node_drop(struct prefix *t, uint32_t node) {
         *first_child(t, nd->root, nd->parent) = nd->next;
     if (nd->next != PREFIX_NONE)
         t->nodes[nd->next].prev = nd->prev;
-    mem_page_unkeep(t->pages, nd->page);
+    if (!FAULT(prefix_leaks_pages))
+        mem_page_unkeep(t->pages, nd->page);
     t->roots[nd->root].n_pages--;
     t->n_nodes--;
     *nd = (struct node){ .root = PREFIX_NONE, .next = t->free_node };

@@ -15,6 +15,7 @@
 
 #include "governor.h"
 #include "scheduler.h"
+#include "simcache.h"
 
 #define MS       UINT64_C(1000000)
 #define SEC      UINT64_C(1000000000)
@@ -22,24 +23,18 @@
 #define TOKEN_BYTES      UINT64_C(6171)
 
 enum {
-    JOBS = 48, USERS = 6, SEATS = 6, PAGE = 256, GRID = 64, LAYERS = 45, CHUNK = 2048, KEPT = 12, GROUPS = 8, PARTS = 8
-};
-
-/* What the cache holds of one conversation: pages that others may share, and a state. */
-struct kept {
-    uint32_t group, tokens, pages, users; /* users: running sequences that share its pages */
-    uint64_t used;
+    JOBS = 48, USERS = 6, SEATS = 6, PAGE = 256, GRID = 64, LAYERS = 45, CHUNK = 2048, GROUPS = 3, PARTS = 8
 };
 
 struct job {
-    uint32_t uid, prompt, budget, answer, group;
+    uint32_t uid, prompt, budget, answer;
+    uint32_t group, own_from; /* the conversation its ids are of, up to where it goes its own way */
+    bool shared;              /* with all users, and not only with those of the same */
     bool background, begun, ended, again; /* again: it reads what it had */
     uint64_t at, deadline, cancel_at, stall_at, stall_ns; /* of the true clock */
-    bool holds; /* slot and pages */
+    struct simcache_seq q;
     uint64_t bound, admitted;
-    uint32_t out, pages, hit, pos, read; /* pages: its own; read: tokens before it answers, or goes on */
-    int shares;                    /* kept entry whose pages it shares, -1 */
-    uint32_t ends;
+    uint32_t out, ends;
 };
 
 struct sim {
@@ -48,8 +43,9 @@ struct sim {
     struct governor g;
     struct sched_config cfg;
     struct job job[JOBS];
-    struct kept kept[KEPT];
-    uint32_t weight[USERS], n_jobs, free_pages, free_slots, live;
+    struct simcache cache;
+    struct simcache_seq *seqs[JOBS];
+    uint32_t weight[USERS], n_jobs, live;
     uint64_t now;    /* the true time */
     int64_t skew;    /* what the clock shows besides */
     uint64_t jump_at, stalled_ns;
@@ -58,6 +54,7 @@ struct sim {
     uint32_t n_parts, fill_rows, fill_left;
     uint64_t last_step, slices_ns, looked; /* looked: when stalls were looked at */
     struct schedsim_result *ret;
+    uint64_t n_checks;
     bool failed;
 };
 
@@ -107,6 +104,10 @@ static uint32_t log_uniform(struct sim *m, uint32_t lo, uint32_t doublings) {
     return base + (uint32_t)rnd(m, base);
 }
 
+static uint32_t system_tokens(uint32_t group) {
+    return 300u << group;
+}
+
 static void draw(struct sim *m) {
     uint64_t t = SEC;
     bool flood = rnd(m, 4) == 0;
@@ -117,10 +118,15 @@ static void draw(struct sim *m) {
     for (uint32_t i = 0; i < m->n_jobs; i++) {
         struct job *j = &m->job[i];
 
-        *j = (struct job){ .uid = flood && rnd(m, 3) ? 0 : (uint32_t)rnd(m, USERS), .shares = -1,
+        *j = (struct job){ .uid = flood && rnd(m, 3) ? 0 : (uint32_t)rnd(m, USERS),
                            .prompt = log_uniform(m, 8, 12), .budget = log_uniform(m, 1, 9),
                            .group = (uint32_t)rnd(m, GROUPS), .background = rnd(m, 5) == 0 };
-        j->read = j->prompt;
+        j->shared = rnd(m, 4) != 0;
+        switch (rnd(m, 3)) {
+        case 0: j->own_from = UINT32_MAX; break; /* more of the same conversation */
+        case 1: j->own_from = system_tokens(j->group); break;
+        default: j->own_from = (uint32_t)rnd(m, j->prompt + 1); break;
+        }
         j->answer = 1 + (uint32_t)rnd(m, j->budget);
         j->deadline = j->cancel_at = j->stall_at = SCHED_NEVER;
         t += flood ? rnd(m, 50 * MS) : rnd(m, 8 * SEC);
@@ -150,114 +156,69 @@ static int open_sim(struct sim *m, void **ret_mem) {
         m->cfg.n_pages = 300; /* tight: the longest prompt takes more than half */
     if (sched_bytes(&m->cfg, &bytes) < 0 || !(*ret_mem = aligned_alloc(64, (bytes + 63) & ~UINT64_C(63))))
         return -1;
-    m->free_pages = m->cfg.n_pages;
-    m->free_slots = m->cfg.n_slots;
+    for (uint32_t i = 0; i < JOBS; i++)
+        m->seqs[i] = &m->job[i].q;
+    if (simcache_init(&m->cache, m->cfg.n_pages, m->cfg.n_slots, SEATS, CHECKPOINT_BYTES, PAGE * TOKEN_BYTES, m->seqs,
+                      JOBS) < 0)
+        return -1;
     governor_init(&m->g, 200 * MS);
     return sched_init(&m->cfg, *ret_mem, bytes, &m->s);
 }
 
-/* ---- the cache's books ---- */
+/* ---- memory ---- */
 
-static void evict(struct sim *m, struct kept *k) {
-    m->free_pages += k->pages;
-    m->free_slots++;
-    *k = (struct kept){ 0 };
+static bool seq_open(struct sim *m, uint32_t i) {
+    struct job *j = &m->job[i];
+    uint32_t n = j->prompt + j->budget;
+
+    j->q = (struct simcache_seq){ .domain = j->shared ? UINT64_C(1) << 32 : j->uid, .prompt = j->prompt,
+                                  .system = system_tokens(j->group), .read = j->prompt, .n_pages = mem_pages_for(n) };
+    j->q.ids = malloc(n * sizeof *j->q.ids);
+    j->q.pages = malloc(j->q.n_pages * sizeof *j->q.pages);
+    for (uint32_t k = 0; j->q.ids && k < n; k++)
+        j->q.ids[k] = (k < j->own_from ? j->group : GROUPS + i) << 20 | k;
+    return j->q.ids && j->q.pages;
 }
 
-static struct kept *oldest(struct sim *m) {
-    struct kept *best = NULL;
-
-    for (uint32_t i = 0; i < KEPT; i++)
-        if (m->kept[i].pages && !m->kept[i].users && (!best || m->kept[i].used < best->used))
-            best = &m->kept[i];
-    return best;
+static void seq_close(struct job *j) {
+    free(j->q.ids);
+    free(j->q.pages);
+    j->q.ids = NULL;
+    j->q.pages = NULL;
 }
 
-static int find_hit(const struct sim *m, const struct job *j) {
-    int best = -1;
-
-    for (int i = 0; i < KEPT; i++)
-        if (m->kept[i].pages && m->kept[i].group == j->group &&
-            (best < 0 || m->kept[i].tokens > m->kept[best].tokens))
-            best = i;
-    return best;
-}
-
-/* Full pages in front of the grid point that both have are shared; what is counted evictable without them. */
 static void tell_room(struct sim *m, uint32_t head) {
-    struct job *j = &m->job[head];
-    uint32_t pages = m->free_pages, slots = m->free_slots, all = (j->prompt + j->budget + PAGE - 1) / PAGE;
-    int hit = find_hit(m, j);
+    uint32_t need, left;
 
-    j->hit = 0;
-    j->shares = -1;
-    if (hit >= 0) {
-        uint32_t most = m->kept[hit].tokens < j->read - 1 ? m->kept[hit].tokens : j->read - 1;
-
-        j->hit = most / GRID * GRID;
-        j->shares = j->hit / PAGE ? hit : -1;
-    }
-    for (int i = 0; i < KEPT; i++)
-        if (m->kept[i].pages && !m->kept[i].users && i != j->shares) {
-            pages += m->kept[i].pages;
-            slots++;
-        }
-    sched_available(m->s, pages, slots);
-    sched_set_need(m->s, head, all - (j->shares >= 0 ? j->hit / PAGE : 0), j->read - j->hit);
+    if (simcache_look(&m->cache, &m->job[head].q, &need, &left))
+        sched_set_need(m->s, head, need, left);
 }
 
-static void take_room(struct sim *m, struct job *j) {
-    uint32_t own = (j->prompt + j->budget + PAGE - 1) / PAGE - (j->shares >= 0 ? j->hit / PAGE : 0);
+static void take_room(struct sim *m, uint32_t job) {
+    struct simcache_seq *q = &m->job[job].q;
+    int own = simcache_take(&m->cache, q);
 
-    if (j->shares >= 0) {
-        m->kept[j->shares].users++;
-        m->kept[j->shares].used = m->now;
-        m->ret->hits++;
+    if (own < 0) {
+        fail(m, "job %u was admitted without room for %u pages", job, q->n_pages);
+        return;
     }
-    while (m->free_pages < own || !m->free_slots) {
-        struct kept *k = oldest(m);
-
-        if (!k) {
-            fail(m, "admitted without room: %u pages of %u, %u slots", m->free_pages, own, m->free_slots);
-            return;
-        }
-        evict(m, k);
-    }
-    m->free_pages -= own;
-    m->free_slots--;
-    j->pages = own;
-    j->pos = j->hit;
-}
-
-static void give_room(struct sim *m, struct job *j) {
-    uint32_t full = j->pos / PAGE;
-    bool keep = j->pos >= GRID && rnd(m, 3) && j->shares < 0;
-
-    if (j->shares >= 0)
-        m->kept[j->shares].users--;
-    for (uint32_t i = 0; keep && i < KEPT; i++)
-        if (!m->kept[i].pages && full) { /* the full pages and the state stay, the rest goes */
-            m->kept[i] = (struct kept){ .group = j->group, .tokens = full * PAGE, .pages = full, .used = m->now };
-            m->free_pages += j->pages - full;
-            return;
-        }
-    m->free_pages += j->pages;
-    m->free_slots++;
+    m->ret->hits += q->pos != 0;
+    sched_set_need(m->s, job, (uint32_t)own, q->read - q->pos);
 }
 
 /* ---- the loop ---- */
 
-static void end(struct sim *m, uint32_t i) {
+static void end(struct sim *m, uint32_t i, bool finished) {
     struct job *j = &m->job[i];
 
     if (sched_job_state(m->s, i) != SCHED_QUEUED) {
-        j->holds = false;
-        give_room(m, j);
+        simcache_end(&m->cache, &j->q, finished);
         for (uint32_t k = 0; k < m->n_parts; k++)
             if (m->parts[k].job == i)
                 m->parts[k].tokens = 0;
     }
     sched_remove(m->s, i);
+    seq_close(j);
     j->ended = true;
     if (++j->ends != 1)
         fail(m, "job %u ended %u times", i, j->ends);
@@ -313,6 +274,8 @@ static void arrive(struct sim *m, uint32_t i) {
     if (m->cfg.max_queued && m->live >= SEATS + m->cfg.max_queued)
         fail(m, "the queue has no bound");
     m->live++;
+    if (!seq_open(m, i))
+        fail(m, "no memory for the simulation");
     set_bound(m, i);
 }
 
@@ -329,24 +292,21 @@ static void release(struct sim *m, uint32_t i) {
     if (!j->background)
         fail(m, "job %u is none of the background and was released", i);
     j->again |= sched_job_state(m->s, i) == SCHED_DECODE;
-    if (j->again && j->read < j->pos)
-        j->read = j->pos;
-    give_room(m, j);
-    j->holds = false;
-    j->shares = -1;
-    j->pos = 0;
-    sched_requeue(m->s, i, j->read, clock_of(m));
+    if (j->again && j->q.read < j->q.pos)
+        j->q.read = j->q.pos;
+    simcache_leave(&m->cache, &j->q);
+    sched_requeue(m->s, i, j->q.read, clock_of(m));
     m->ret->released++;
 }
 
 static void admit(struct sim *m) {
-    uint32_t head, got;
+    uint32_t head, got, pages, slots;
 
     for (;;) {
+        simcache_available(&m->cache, &pages, &slots);
+        sched_available(m->s, pages, slots);
         if (sched_peek(m->s, clock_of(m), &head) == 0)
             tell_room(m, head);
-        else
-            sched_available(m->s, m->free_pages, m->free_slots);
         if (sched_admit(m->s, clock_of(m), &got) < 0) {
             if (sched_pick_release(m->s, &got) < 0 || in_chunk(m, got))
                 return;
@@ -357,10 +317,9 @@ static void admit(struct sim *m) {
             fail(m, "admitted %u, looked at %u", got, head);
             return;
         }
-        take_room(m, &m->job[got]);
+        take_room(m, got);
         if (!m->job[got].admitted)
             m->job[got].admitted = m->now;
-        m->job[got].holds = true;
     }
 }
 
@@ -371,7 +330,7 @@ static bool is_stalled(const struct sim *m, const struct job *j) {
 static void skips(struct sim *m) {
     m->looked = m->now;
     for (uint32_t i = 0; i < m->n_jobs; i++)
-        if (is_live(&m->job[i]) && m->job[i].holds)
+        if (is_live(&m->job[i]) && m->job[i].q.holds)
             sched_skip(m->s, i, is_stalled(m, &m->job[i]), clock_of(m));
 }
 
@@ -390,10 +349,10 @@ static void house(struct sim *m) {
         if (!j->begun && j->at <= m->now)
             arrive(m, i);
         if (is_live(j) && j->cancel_at <= m->now)
-            end(m, i);
+            end(m, i, false);
     }
     while (sched_pick_expired(m->s, clock_of(m), &i) == 0)
-        end(m, i);
+        end(m, i, false);
     skips(m); /* first, so that one that can go on again gets its seat back */
     admit(m);
     skips(m);
@@ -413,6 +372,8 @@ static uint32_t step(struct sim *m) {
     most = most > program_cost(CHUNK) ? most : program_cost(CHUNK);
     if (m->last_step && m->slices_ns > most + program_cost(CHUNK) && !m->failed)
         fail(m, "%.1f ms between two steps", (double)m->slices_ns / 1e6);
+    for (uint32_t k = 0; k < n; k++)
+        simcache_roll(&m->cache, &m->job[jobs[k]].q);
     m->now += step_cost(n);
     governor_decoded(&m->g, m->now - before);
     for (uint32_t k = 0; k < n; k++) {
@@ -424,9 +385,9 @@ static uint32_t step(struct sim *m) {
             fail(m, "a paused job is in the step");
         sched_served(m->s, jobs[k], 1);
         sched_measured_token(m->s, m->now - before);
-        j->pos++;
+        j->q.pos++;
         if (++j->out >= j->answer)
-            end(m, jobs[k]);
+            end(m, jobs[k], true);
     }
     m->last_step = m->now;
     m->slices_ns = 0;
@@ -435,7 +396,7 @@ static uint32_t step(struct sim *m) {
 }
 
 static bool ends_prompt(const struct sim *m, const struct sched_part *p) {
-    return p->tokens == m->job[p->job].read - m->job[p->job].pos;
+    return p->tokens == m->job[p->job].q.read - m->job[p->job].q.pos;
 }
 
 /* As the engine does (chunk_split in fill.c). */
@@ -461,11 +422,12 @@ static bool begin_chunk(struct sim *m, bool busy) {
     m->fill_left = LAYERS;
     for (uint32_t i = 0; i < m->n_parts; i++) {
         const struct job *j = &m->job[m->parts[i].job];
-        uint32_t n = m->parts[i].tokens;
+        uint32_t n = m->parts[i].tokens, left = j->q.read - j->q.pos, mark = simcache_next_mark(&j->q) - j->q.pos;
 
-        m->fill_rows += n;
-        if (!n || n > j->read - j->pos || (n % GRID && n != j->read - j->pos))
-            fail(m, "a part of %u rows of %u", n, j->read - j->pos);
+        if (!n || n > left || (n % GRID && n != left))
+            fail(m, "a part of %u rows of %u", n, left);
+        m->parts[i].tokens = n < mark ? n : mark;
+        m->fill_rows += m->parts[i].tokens;
         if (sched_job_paused(m->s, m->parts[i].job) || (is_stalled(m, j) && j->stall_at <= m->looked))
             fail(m, "a paused or stalled job is in the chunk");
     }
@@ -483,10 +445,11 @@ static void end_chunk(struct sim *m) {
 
         if (!m->parts[i].tokens)
             continue;
-        j->pos += m->parts[i].tokens;
+        j->q.pos += m->parts[i].tokens;
         sched_filled(m->s, job, m->parts[i].tokens, clock_of(m));
+        simcache_filled(&m->cache, &j->q);
         if (sched_job_state(m->s, job) == SCHED_DECODE && !j->again && ++j->out >= j->answer)
-            end(m, job);
+            end(m, job, true);
         if (sched_job_state(m->s, job) == SCHED_DECODE)
             j->again = false;
     }
@@ -514,24 +477,17 @@ static bool fill(struct sim *m, bool busy) {
 }
 
 static void check(struct sim *m) {
-    uint32_t pages = m->free_pages, slots = m->free_slots, paused = 0;
+    const char *wrong = simcache_check(&m->cache, ++m->n_checks % 512 == 0, false);
+    uint32_t paused = 0;
     struct sched_counts c;
 
-    for (uint32_t i = 0; i < KEPT; i++) {
-        pages += m->kept[i].pages;
-        slots += m->kept[i].pages != 0;
-    }
     for (uint32_t i = 0; i < m->n_jobs; i++) {
         const struct job *j = &m->job[i];
         uint64_t waited = j->admitted ? j->admitted - j->at : m->now - j->at;
 
         if (!is_live(j))
             continue;
-        if (j->holds) {
-            pages += j->pages;
-            slots++;
-            paused += sched_job_paused(m->s, i);
-        }
+        paused += j->q.holds && sched_job_paused(m->s, i);
         if ((double)waited > m->ret->wait_of_bound * (double)j->bound)
             m->ret->wait_of_bound = (double)waited / (double)j->bound;
         if (waited > j->bound)
@@ -539,8 +495,8 @@ static void check(struct sim *m) {
                  (double)j->bound / 1e9);
     }
     sched_get_counts(m->s, &c);
-    if (pages != m->cfg.n_pages || slots != m->cfg.n_slots)
-        fail(m, "pages %u of %u, slots %u of %u", pages, m->cfg.n_pages, slots, m->cfg.n_slots);
+    if (wrong)
+        fail(m, "%s", wrong);
     if (c.running > SEATS || c.paused != paused || c.queued + c.running + c.paused != m->live)
         fail(m, "%u with a seat, %u paused (%u), %u wait, %u live", c.running, c.paused, paused, c.queued, m->live);
     m->ret->parked += c.paused != 0;
@@ -570,6 +526,7 @@ static bool sleep_on(struct sim *m) {
 
 int schedsim_run(uint64_t seed, struct schedsim_result *ret) {
     struct sim m = { .rng = seed * UINT64_C(0x9e3779b97f4a7c15) + 1, .ret = ret };
+    const char *wrong;
     void *mem = NULL;
     uint64_t rounds = 0;
 
@@ -593,8 +550,14 @@ int schedsim_run(uint64_t seed, struct schedsim_result *ret) {
     ret->jobs += m.n_jobs;
     for (uint32_t i = 0; i < m.n_jobs; i++)
         if (m.job[i].ends != 1)
-            fail(&m, "job %u ended %u times; state %d, paused %d, %u free pages of %u, %u slots", i, m.job[i].ends,
-                 (int)sched_job_state(m.s, i), sched_job_paused(m.s, i), m.free_pages, m.cfg.n_pages, m.free_slots);
+            fail(&m, "job %u ended %u times; state %d, paused %d", i, m.job[i].ends, (int)sched_job_state(m.s, i),
+                 sched_job_paused(m.s, i));
+    wrong = m.failed ? NULL : simcache_check(&m.cache, true, true);
+    if (wrong)
+        fail(&m, "when all had ended: %s", wrong);
+    for (uint32_t i = 0; i < JOBS; i++)
+        seq_close(&m.job[i]);
+    simcache_done(&m.cache);
     free(mem);
     return m.failed ? -1 : 0;
 }
