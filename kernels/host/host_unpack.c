@@ -26,7 +26,7 @@ static float scale_at(const struct matrix *m, uint64_t i) {
 }
 
 static uint32_t nibble(const uint8_t *row, uint64_t k) {
-    return row[k / 2] >> ((k % 2 ^ FAULT(unpack_high_nibble_first)) * 4) & 15;
+    return row[k / 2] >> ((FAULT(unpack_high_nibble_first) ? 1 - k % 2 : k % 2) * 4) & 15;
 }
 
 static float code_at(const struct matrix *m, const uint8_t *row, uint64_t k) {

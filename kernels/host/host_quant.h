@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* host_quant.h: numbers into every format of format.h: the inverse of host_unpack.h, for programs that write
+ * checkpoints, for weights that are made smaller while they are loaded, and for tests. Nearest codes under
+ * scales that are chosen by simple searches, without calibration data. Pure functions over the caller's
+ * memory; any thread; nothing is allocated. */
+#ifndef GLMD_HOST_QUANT_H
+#define GLMD_HOST_QUANT_H
+
+#include "host_unpack.h"
+
+/* What host_quant_rows() works in: 8-aligned, zeroed before its first use, of one thread at a time. */
+enum { HOST_QUANT_SCRATCH = 1 << 20 };
+
+/* Rows that must come together: 1, the rows that share a scale, and 128 for EXL3. The last group may be
+ * smaller. */
+uint64_t host_quant_unit(const struct kern_store *s, uint64_t rows);
+
+/* *amax grows to the largest magnitude of w[0 .. n). -EDOM: a number is not finite. */
+int host_quant_scan(const float *w, uint64_t n, float *amax);
+
+/* Rows [row0, row0 + n), w [n][cols], into their places in the pieces of the whole matrix; row0 is a multiple
+ * of the unit, n too unless the matrix ends there. amax is that of the whole matrix: what decides the factor
+ * of the whole matrix where a store has one (NVFP4, FP8 with one scale). A scale of nothing but zeros is 1.
+ * Numbers so small that their scale cannot be held become 0. -EDOM: a number is not finite; -ERANGE: one is
+ * too large for the scales of this store. */
+int host_quant_rows(const struct kern_store *s, uint64_t rows, uint64_t cols, const float *w, uint64_t row0,
+                    uint64_t n, float amax, void *const piece[KERN_PIECES], void *scratch);
+
+/* The factor of a whole NVFP4 matrix. */
+float host_quant_global(float amax);
+
+/* One block of a GGUF format, weights as kern_store_block() says. -ERANGE as above. */
+int host_quant_block(uint32_t format, const float *w, uint8_t *block);
+
+#endif
