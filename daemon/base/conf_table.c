@@ -110,8 +110,8 @@ const struct conf_row conf_rows[] = {
      .doc = "Largest request or picture that a client may pass in a sealed memory file of its own instead of "
             "through the arena. 0 offers no such files. New connections see a changed value."},
     {"IPC", "InlineConnections", CONF_T_U32, AT(inline_connections), .def = "8", .min = 0, .max = 4096,
-     .doc = "Up to so many connections the engine publishes tokens itself, as long as that takes it no more than "
-            "20 us a step; else a thread of its own does."},
+     .doc = "Up to so many connections with running requests the engine publishes tokens itself, as long as that "
+            "takes it little longer than waking a thread of its own, which does it otherwise."},
     {"IPC", "HandshakeTimeoutSec", CONF_T_U32, AT(handshake_timeout_sec), .def = "2", .min = 1, .max = 60,
      .reload = true, .doc = "A connection that has not said hello after this time is closed."},
     {"IPC", "StallTimeoutSec", CONF_T_U32, AT(stall_timeout_sec), .def = "300", .min = 1, .max = 86400,

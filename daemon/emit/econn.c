@@ -58,20 +58,27 @@ void econn_unlock(struct emit_conn *c) {
         e->opt.kick(e->opt.ctx);
 }
 
+/* A client sleeps at its bell; nobody does at the depot. */
+static bool has_bell(const struct emit_conn *c) {
+    return c != c->e->depot;
+}
+
 void econn_live_more(struct emit_conn *c) {
     uint32_t before = atomic_fetch_add_explicit(&c->live, 1, memory_order_relaxed);
+    bool first = before == 0 && has_bell(c);
 
-    atomic_fetch_add_explicit(&c->e->step_ns, TOKEN_NS + (before == 0 && c != c->e->depot ? BELL_NS : 0),
-                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->e->step_ns, TOKEN_NS + (first ? BELL_NS : 0), memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->e->n_busy, first, memory_order_relaxed);
 }
 
 void econn_live_less(struct emit_conn *c) {
     uint32_t before = atomic_fetch_sub_explicit(&c->live, 1, memory_order_relaxed);
+    bool last = before == 1 && has_bell(c);
 
     if (FAULT(emit_load_leaks))
         return;
-    atomic_fetch_sub_explicit(&c->e->step_ns, TOKEN_NS + (before == 1 && c != c->e->depot ? BELL_NS : 0),
-                              memory_order_relaxed);
+    atomic_fetch_sub_explicit(&c->e->step_ns, TOKEN_NS + (last ? BELL_NS : 0), memory_order_relaxed);
+    atomic_fetch_sub_explicit(&c->e->n_busy, last, memory_order_relaxed);
 }
 
 static void set_error(struct emit_conn *c, int error) {

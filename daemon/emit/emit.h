@@ -5,9 +5,9 @@
  *
  * Who publishes: a connection has one publishing right (a word, held for microseconds). The io thread and
  * the emit thread wait for it; the engine thread only tries, and hands what it could not publish to the emit
- * thread, as it does with everything when more than `inline_conns` connections are open, when the bells and
- * records of a step would take it more than 20 us, or when the emit thread still has work: so records of a
- * stream keep their order whoever writes them, and the engine never waits.
+ * thread, as it does with everything when more than `inline_conns` connections have live streams, when a step's
+ * records and bells would take it some 10 us more than one bell, or when the emit thread still has work: so records
+ * of a stream keep their order whoever writes them, and the engine never waits.
  *
  * A *kept* stream has a store: the last of its records stay there, so that another tag, on another connection
  * as a rule, can get them again and go on from there. Its client gone, it goes on and fills the store.
@@ -33,12 +33,12 @@ struct stopstr_set;
 
 struct emit_options {
     uint32_t max_streams;
-    uint32_t inline_conns; /* up to so many connections the engine thread publishes itself */
+    uint32_t inline_conns; /* up to so many connections with live streams the engine thread publishes itself */
     uint32_t outbox_bytes; /* per stream; 0 = 128 KiB. Touched only when a client is slow */
     uint32_t max_kept;     /* stores for streams that can be resumed */
     uint32_t store_bytes;  /* of each; 0 = 64 KiB */
-    uint32_t inline_step_ns; /* what costs the engine more a step is handed over; 0 = 18 us, measured; else, for tests,
-                              * as estimated */
+    uint32_t inline_step_ns; /* what costs the engine so much more than a bell a step is handed over; 0 = 11 us,
+                              * measured; else, for tests, as estimated */
     void *ctx;
     void (*kick)(void *ctx);                        /* credit may have come back: tell the engine */
     void (*wake_io)(void *ctx);                     /* something waits for emit_take_retired or _is_broken */

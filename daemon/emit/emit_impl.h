@@ -147,7 +147,7 @@ struct emit {
     pthread_mutex_t moving;  /* io moves a stream, a text worker binds one */
     _Atomic uint32_t engine_in, emit_in; /* odd while that thread may hold a connection's address */
     uint32_t free_hint;                  /* io: where to look for a free slot */
-    _Atomic uint32_t n_conns;
+    _Atomic uint32_t n_busy;             /* connections with live streams */
     /* What a step in which every live stream gets a token would cost the engine if it published that itself: an
      * estimate from the numbers of streams and of connections that have any (econn_live_more). */
     _Atomic uint32_t step_ns;

@@ -34,7 +34,6 @@ int emit_conn_new(struct emit *e, const struct shm_pair *shm, int pipe_w, struct
     c->first = NO_STREAM;
     c->stall_since_ns = clock_now_ns();
     c->tool_events = shm->d->features & GLMW_FEAT_TOOL_EVENTS;
-    atomic_fetch_add_explicit(&e->n_conns, 1, memory_order_relaxed);
     *ret = c;
     return 0;
 }
@@ -52,7 +51,6 @@ void emit_conn_free(struct emit_conn *c) {
     if (!c)
         return;
     emit_quiesce(c->e); /* a stream may have left it while another thread was on its way to it */
-    atomic_fetch_sub_explicit(&c->e->n_conns, 1, memory_order_relaxed);
     free(c->txt_after);
     free(c);
 }
