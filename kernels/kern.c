@@ -212,8 +212,8 @@ static int check_piece(struct kern *k, const struct kern_tensor_id *id, const st
         return kern_error(k, "layer %u %s: format %s, expected %s", id->layer, kern_part_name(id->part),
                           kern_store_name(s, a, sizeof(a)), kern_store_name(&want, b, sizeof(b))),
                -EINVAL;
-    if (!info->matrix && s->format != KERN_BF16 && s->format != KERN_F32)
-        return kern_error(k, "layer %u %s: format %s, expected BF16 or F32", id->layer,
+    if (!info->matrix && s->format != KERN_BF16 && s->format != KERN_F16 && s->format != KERN_F32)
+        return kern_error(k, "layer %u %s: format %s, expected BF16, F16 or F32", id->layer,
                           kern_part_name(id->part), kern_store_name(s, a, sizeof(a))),
                -EINVAL;
     int r = kern_store_piece(s, info->rows, info->cols, (enum kern_piece)id->piece, p);

@@ -259,7 +259,7 @@ const char *kern_open_error(void);                 /* the same for kern_query an
 
 /* The shape a part must have in this model; -ENOENT when the model has no such tensor (wrong layer kind, expert
  * out of range). ret_matrix: weight matrices are accepted as their store says and kept so; everything else (norms,
- * convolution taps, gates' vectors, biases, ape) is accepted as BF16 or F32 and kept as F32. */
+ * convolution taps, gates' vectors, biases, ape) is accepted as BF16, F16 or F32 and kept as F32. */
 int kern_part_shape(const struct kern_model_desc *m, const struct kern_tensor_id *id, uint64_t *ret_rows,
                     uint64_t *ret_cols, bool *ret_matrix);
 const char *kern_part_name(uint32_t part); /* "kda.q_proj", …; "?" for an unknown part */

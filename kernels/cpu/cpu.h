@@ -162,6 +162,7 @@ static inline uint64_t cpu_expert_group_words(const struct kern_config *cfg, uin
 void cpu_clear_paddings(struct cpu *c);
 int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
              const void *bytes, uint64_t n);
+int cpu_pack_done(struct kern *k);
 
 /* ---- stages ---- */
 

@@ -313,6 +313,7 @@ const struct kern_backend kern_cpu_backend = {
     .open = open_cpu,
     .close = close_cpu,
     .pack = cpu_pack,
+    .pack_done = cpu_pack_done,
     .plan_load = plan_load,
     .launch = launch,
     .wait = wait_lane,

@@ -5,6 +5,7 @@
  * overlap never meet. A window may begin and end inside an element: its bytes are placed one by one there.
  * kern.c has checked shape, format and range. */
 #include "cpu.h"
+#include "host_unpack.h"
 
 #include <string.h>
 
@@ -326,6 +327,30 @@ int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
         offset += done;
         n -= done;
     }
+    return 0;
+}
+
+/* A vector that came as F16 lies in the upper halves, as BF16 does; its numbers are widened when all are there. */
+static void widen_f16(struct cpu *c, const struct kern_tensor_id *id, const struct kern_part_info *info) {
+    const struct place p = place_of(c, id);
+    uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
+    for (uint64_t r = 0; r < info->rows; r++)
+        for (uint64_t col = 0; col < info->cols; col++) {
+            uint8_t *v = base + element_at(c, &p, r, col);
+            float f = host_f16_f32(host_le16(v + 2));
+            memcpy(v, &f, sizeof(f));
+        }
+}
+
+int cpu_pack_done(struct kern *k) {
+    const struct kern_model_desc *m = &k->cfg.model;
+    for (uint32_t l = 0; l < kern_total_layers(m); l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            const struct kern_tensor_id id = {.part = part, .layer = l};
+            struct kern_part_info info;
+            if (kern_part_info(m, part, l, &info) && !info.matrix && kern_packed_format(k, &id) == KERN_F16)
+                widen_f16(k->impl, &id, &info);
+        }
     return 0;
 }
 

@@ -17,6 +17,7 @@ static int ref_open(struct kern *k, char *err, size_t err_len) {
     ref_place(r, &k->cfg, base, bytes);
     r->k = k;
     r->m = &k->cfg.model;
+    r->unpacked_slot = UINT64_MAX;
     k->impl = r;
     return 0;
 }
@@ -190,12 +191,13 @@ static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t
 
 const struct kern_backend kern_ref_backend = {
     .name = "ref",
-    .formats = 1u << KERN_BF16,
+    .formats = (1u << KERN_FORMAT_END) - 2,
     .caller_computes = true,
     .query = ref_query,
     .open = ref_open,
     .close = ref_close,
     .pack = ref_pack,
+    .pack_done = ref_pack_done,
     .plan_load = ref_plan_load,
     .launch = ref_launch,
     .wait = ref_wait,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* ref.h: the oracle backend, private to kernels/ref/. Scalar code, every sum in double, activations and state
- * stored as F32, weights read in their packed form. One thread: the caller's, inside kern_wait().
+ * stored as F32, weights kept as their pieces on disk and unpacked row by row. One thread: the caller's, inside
+ * kern_wait().
  *
  * Layout of a slot (all F32), committed part first:
  *   per KDA layer: state [heads][key][value], window [conv_width - 1][3P] of raw q|k|v, oldest first
@@ -12,7 +13,7 @@
 #ifndef GLMD_REF_H
 #define GLMD_REF_H
 
-#include "host.h"
+#include "host_unpack.h"
 
 enum { REF_QUEUE = 256, REF_ALL = KERN_NONE }; /* REF_ALL: a row attends to every position it may see */
 
@@ -42,7 +43,9 @@ struct ref_lane {
 struct ref {
     struct kern *k;
     const struct kern_model_desc *m;
-    uint64_t *offset; /* [kern_part_count()] into weights */
+    uint64_t *offset; /* [kern_part_count()][KERN_PIECES] into weights */
+    float *unpacked;  /* rows of one matrix, host_unpack_unit() of them */
+    uint64_t unpacked_slot, unpacked_row; /* which; slot UINT64_MAX: none */
     char *weights, *pages, *slots;
     uint64_t page_bytes, slot_bytes, slot_committed;
     uint64_t latent_bytes, key_bytes; /* of a stored row */
@@ -90,17 +93,20 @@ void ref_place(struct ref *r, const struct kern_config *cfg, char *const base[KE
                uint64_t ret_bytes[KERN_MEM_N]);
 int ref_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
              const void *bytes, uint64_t n);
+int ref_pack_done(struct kern *k);
 
 /* ---- ref_math.c ---- */
-const uint16_t *ref_matrix(const struct ref *r, uint32_t part, uint32_t layer, uint32_t expert);
+/* One row of a matrix as numbers; valid until the next call. */
+const float *ref_row(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert, uint64_t row);
 const float *ref_vector(const struct ref *r, uint32_t part, uint32_t layer);
-double ref_dot_bf16(const uint16_t *w, const float *x, uint64_t n);
 double ref_dot(const float *a, const float *b, uint64_t n);
 double ref_sigmoid(double z);
 double ref_silu(double z);
 /* y = W x; counts the products. Weight bytes are counted by ref_count(), once a stage. */
 void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *in, float *out);
 void ref_count(struct ref_ctx *x, uint32_t part, uint32_t layer);
+void ref_count_expert(struct ref_ctx *x, uint32_t part, uint32_t expert);
+void ref_count_row(struct ref_ctx *x, uint32_t part); /* one row of a global matrix */
 /* eps is the model's; out may be in */
 void ref_rmsnorm(const float *in, const float *w, uint64_t n, float eps, float *out);
 

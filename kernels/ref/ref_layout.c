@@ -13,7 +13,22 @@ static void *take(char *base, uint64_t *at, uint64_t bytes) {
     return r;
 }
 
-static void place_weights(struct ref *r, const struct kern_model_desc *m, uint64_t *ret_bytes) {
+/* A tensor's pieces behind each other. */
+static uint64_t place_tensor(struct ref *r, const struct kern_config *c, const struct kern_tensor_id *id,
+                             const struct kern_part_info *info, uint64_t at) {
+    const struct kern_store s = info->matrix ? kern_matrix_store(c, id) : kern_store_plain(KERN_F32);
+    for (uint32_t i = 0; i < KERN_PIECES; i++) {
+        struct kern_piece_info p = {0};
+        kern_store_piece(&s, info->rows, info->cols, (enum kern_piece)i, &p);
+        if (r->offset)
+            r->offset[kern_part_slot(&c->model, id) * KERN_PIECES + i] = at;
+        at += (p.rows * p.row_bytes + 15) & ~15ull;
+    }
+    return at;
+}
+
+static void place_weights(struct ref *r, const struct kern_config *c, uint64_t *ret_bytes) {
+    const struct kern_model_desc *m = &c->model;
     uint64_t at = 0;
     for (uint32_t l = 0; l < kern_total_layers(m); l++)
         for (uint32_t part = 1; part < KERN_PART_END; part++) {
@@ -22,9 +37,7 @@ static void place_weights(struct ref *r, const struct kern_model_desc *m, uint64
                 continue;
             for (uint32_t e = 0; e < info.experts; e++) {
                 const struct kern_tensor_id id = {.part = part, .layer = l, .expert = e};
-                if (r->offset)
-                    r->offset[kern_part_slot(m, &id)] = at;
-                at += (info.rows * info.cols * (info.matrix ? 2 : 4) + 63) & ~63ull;
+                at = place_tensor(r, c, &id, &info, at);
             }
         }
     *ret_bytes = at;
@@ -86,6 +99,23 @@ static uint64_t widest(const struct kern_model_desc *m) {
     return max2(w, m->n_experts);
 }
 
+/* What is unpacked of a matrix at a time, at most. */
+static uint64_t unpacked_floats(const struct kern_config *c) {
+    uint64_t most = 0;
+    for (uint32_t l = 0; l < kern_total_layers(&c->model); l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            struct kern_part_info info;
+            if (!kern_part_info(&c->model, part, l, &info) || !info.matrix)
+                continue;
+            for (uint32_t e = 0; e < info.experts; e++) {
+                const struct kern_tensor_id id = {.part = part, .layer = l, .expert = e};
+                const struct kern_store s = kern_matrix_store(c, &id);
+                most = max2(most, host_unpack_unit(&s) * info.cols);
+            }
+        }
+    return most;
+}
+
 static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t lane, char *base,
                        uint64_t *at) {
     const struct kern_model_desc *m = &c->model;
@@ -119,11 +149,11 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
     char *ctl = base[KERN_MEM_CTL], *work = base[KERN_MEM_WORK];
     uint64_t at = kern_ctl_bytes(c);
     take(ctl, &at, sizeof(*r));
-    r->offset = take(ctl, &at, kern_part_count(m) * sizeof(uint64_t));
+    r->offset = take(ctl, &at, kern_part_count(m) * KERN_PIECES * sizeof(uint64_t));
     r->touched = take(ctl, &at, m->n_experts);
     ret_bytes[KERN_MEM_CTL] = at;
 
-    place_weights(r, m, &ret_bytes[KERN_MEM_WEIGHTS]);
+    place_weights(r, c, &ret_bytes[KERN_MEM_WEIGHTS]);
     place_pages(r, c);
     place_slots(r, c);
     ret_bytes[KERN_MEM_PAGES] = r->page_bytes * c->n_pages;
@@ -142,6 +172,7 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
     r->acc = take(work, &at, widest(m) * sizeof(double));
     for (int i = 0; i < 4; i++)
         r->tmp[i] = take(work, &at, widest(m) * sizeof(float));
+    r->unpacked = take(work, &at, unpacked_floats(c) * sizeof(float));
     r->attn = take(work, &at, (uint64_t)m->mla_heads * m->v_dim * sizeof(float));
     r->sampling = take(work, &at, host_sample_scratch(m->vocab_rows));
     ret_bytes[KERN_MEM_WORK] = at;
@@ -161,7 +192,8 @@ int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *e
     return 0;
 }
 
-/* BF16 that is kept as F32 is the upper half of it; a window may begin or end inside a number. */
+/* BF16 that is kept as F32 is the upper half of it; a window may begin or end inside a number. F16 waits there for
+ * ref_pack_done(). */
 static void widen_bytes(char *dst, uint64_t offset, const char *src, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         uint64_t at = offset + i;
@@ -178,10 +210,27 @@ int ref_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
     struct kern_part_info info;
     if (!kern_part_info(r->m, id->part, id->layer, &info))
         return -ENOENT;
-    char *dst = r->weights + r->offset[kern_part_slot(r->m, id)];
+    char *dst = r->weights + r->offset[kern_part_slot(r->m, id) * KERN_PIECES + id->piece];
     if (!info.matrix && t->store.format != KERN_F32)
         widen_bytes(dst, offset, bytes, n);
     else
         memcpy(dst + offset, bytes, n);
+    return 0;
+}
+
+int ref_pack_done(struct kern *k) {
+    struct ref *r = k->impl;
+    for (uint32_t l = 0; l < kern_total_layers(r->m); l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            const struct kern_tensor_id id = {.part = part, .layer = l};
+            struct kern_part_info info;
+            if (!kern_part_info(r->m, part, l, &info) || info.matrix || kern_packed_format(k, &id) != KERN_F16)
+                continue;
+            char *v = r->weights + r->offset[kern_part_slot(r->m, &id) * KERN_PIECES];
+            for (uint64_t i = 0; i < info.rows * info.cols; i++) {
+                float f = host_f16_f32(host_le16((const uint8_t *)v + 4 * i + 2));
+                memcpy(v + 4 * i, &f, sizeof(f));
+            }
+        }
     return 0;
 }

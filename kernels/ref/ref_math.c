@@ -4,31 +4,45 @@
 
 #include "ref.h"
 
-const uint16_t *ref_matrix(const struct ref *r, uint32_t part, uint32_t layer, uint32_t expert) {
+static char *piece_at(const struct ref *r, uint64_t slot, uint32_t piece) {
+    return r->weights + r->offset[slot * KERN_PIECES + piece];
+}
+
+const float *ref_row(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert, uint64_t row) {
     const struct kern_tensor_id id = {.part = part, .layer = layer, .expert = expert};
-    return (const uint16_t *)(const void *)(r->weights + r->offset[kern_part_slot(r->m, &id)]);
+    const struct kern_store s = kern_matrix_store(&r->k->cfg, &id);
+    const uint64_t slot = kern_part_slot(r->m, &id), unit = host_unpack_unit(&s);
+    struct kern_part_info info = {0};
+    kern_part_info(r->m, part, layer, &info);
+    if (r->unpacked_slot != slot || r->unpacked_row != row / unit) {
+        const void *piece[KERN_PIECES];
+        for (uint32_t i = 0; i < KERN_PIECES; i++) {
+            struct kern_piece_info p = {0};
+            kern_store_piece(&s, info.rows, info.cols, (enum kern_piece)i, &p);
+            piece[i] = p.rows ? piece_at(r, slot, i) : NULL;
+        }
+        host_unpack_rows(&s, info.rows, info.cols, piece, row / unit * unit, unit, r->unpacked);
+        r->unpacked_slot = slot;
+        r->unpacked_row = row / unit;
+    }
+    return r->unpacked + row % unit * info.cols;
 }
 
 const float *ref_vector(const struct ref *r, uint32_t part, uint32_t layer) {
-    return (const float *)(const void *)ref_matrix(r, part, layer, 0);
+    const struct kern_tensor_id id = {.part = part, .layer = layer};
+    return (const float *)(const void *)piece_at(r, kern_part_slot(r->m, &id), KERN_PIECE_CODES);
 }
 
 /* Eight chains in a fixed pattern: the order depends on n only, and the adds need not wait for each other. */
-#define DOT(widen)                                                                                           \
-    double a[8] = {0};                                                                                       \
-    uint64_t i = 0;                                                                                          \
-    for (; i + 8 <= n; i += 8)                                                                               \
-        for (int j = 0; j < 8; j++)                                                                          \
-            a[j] += (double)widen(w[i + (uint64_t)j]) * (double)x[i + (uint64_t)j];                          \
-    for (int j = 0; i < n; i++, j++)                                                                         \
-        a[j] += (double)widen(w[i]) * (double)x[i];                                                          \
-    return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]))
-
-double ref_dot_bf16(const uint16_t *w, const float *x, uint64_t n) {
-    DOT(host_f32);
-}
 double ref_dot(const float *w, const float *x, uint64_t n) {
-    DOT();
+    double a[8] = {0};
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++)
+            a[j] += (double)w[i + (uint64_t)j] * (double)x[i + (uint64_t)j];
+    for (int j = 0; i < n; i++, j++)
+        a[j] += (double)w[i] * (double)x[i];
+    return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
 double ref_sigmoid(double z) {
@@ -44,16 +58,40 @@ void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *
     uint32_t layer = x->layer;
     if (!kern_part_info(x->r->m, part, layer, &info))
         return;
-    const uint16_t *w = ref_matrix(x->r, part, layer, expert);
     for (uint64_t o = 0; o < info.rows; o++)
-        out[o] = (float)ref_dot_bf16(w + o * info.cols, in, info.cols);
+        out[o] = (float)ref_dot(ref_row(x->r, part, layer, expert, o), in, info.cols);
     x->c->flops += 2 * info.rows * info.cols;
 }
 
-void ref_count(struct ref_ctx *x, uint32_t part, uint32_t layer) {
+/* Bytes a tensor is kept in, as its format has them. */
+static uint64_t bytes_of(const struct ref *r, const struct kern_tensor_id *id, uint64_t *ret_rows) {
     struct kern_part_info info;
-    if (kern_part_info(x->r->m, part, layer, &info))
-        x->c->weight_bytes += info.rows * info.cols * (info.matrix ? 2 : 4);
+    if (!kern_part_info(r->m, id->part, id->layer, &info))
+        return 0;
+    const struct kern_store s =
+        info.matrix ? kern_matrix_store(&r->k->cfg, id) : kern_store_plain(KERN_F32);
+    uint64_t bytes = 0;
+    kern_store_bytes(&s, info.rows, info.cols, &bytes);
+    *ret_rows = info.rows;
+    return bytes;
+}
+
+void ref_count(struct ref_ctx *x, uint32_t part, uint32_t layer) {
+    const struct kern_tensor_id id = {.part = part, .layer = layer};
+    uint64_t rows;
+    x->c->weight_bytes += bytes_of(x->r, &id, &rows);
+}
+
+void ref_count_expert(struct ref_ctx *x, uint32_t part, uint32_t expert) {
+    const struct kern_tensor_id id = {.part = part, .layer = x->layer, .expert = expert};
+    uint64_t rows;
+    x->c->weight_bytes += bytes_of(x->r, &id, &rows);
+}
+
+void ref_count_row(struct ref_ctx *x, uint32_t part) {
+    const struct kern_tensor_id id = {.part = part};
+    uint64_t rows = 1, bytes = bytes_of(x->r, &id, &rows);
+    x->c->weight_bytes += bytes / rows;
 }
 
 void ref_rmsnorm(const float *in, const float *w, uint64_t n, float eps, float *out) {

@@ -100,30 +100,32 @@ static uint32_t walk_pos(const struct walk *w, uint32_t i) {
 static void absorb_query(struct ref_ctx *x, uint32_t head, const float *q, double *acc) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t rank = m->kv_rank, nope = m->nope_dim;
-    const bool split = m->layer[x->layer].kvb_split;
-    const uint16_t *uk = split ? ref_matrix(x->r, KERN_MLA_KB, x->layer, 0) + (uint64_t)head * rank * nope
-                               : ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) +
-                                     (uint64_t)head * (nope + m->v_dim) * rank;
+    if (m->layer[x->layer].kvb_split) {
+        for (uint32_t c = 0; c < rank; c++)
+            acc[c] = ref_dot(ref_row(x->r, KERN_MLA_KB, x->layer, 0, (uint64_t)head * rank + c), q, nope);
+        return;
+    }
     for (uint32_t c = 0; c < rank; c++)
         acc[c] = 0;
-    for (uint32_t d = 0; d < nope; d++)
+    for (uint32_t d = 0; d < nope; d++) {
+        const float *w = ref_row(x->r, KERN_MLA_KVB, x->layer, 0, (uint64_t)head * (nope + m->v_dim) + d);
         for (uint32_t c = 0; c < rank; c++)
-            acc[c] += (double)q[d] * (double)host_f32(split ? uk[(uint64_t)c * nope + d] : uk[(uint64_t)d * rank + c]);
+            acc[c] += (double)q[d] * (double)w[c];
+    }
 }
 
-static const uint16_t *value_half(const struct ref_ctx *x, uint32_t head) {
+/* Row d of a head's half of kv_b that makes values. */
+static const float *value_row(struct ref_ctx *x, uint32_t head, uint32_t d) {
     const struct kern_model_desc *m = x->r->m;
-    const uint64_t rank = m->kv_rank;
     if (m->layer[x->layer].kvb_split)
-        return ref_matrix(x->r, KERN_MLA_VB, x->layer, 0) + head * m->v_dim * rank;
-    return ref_matrix(x->r, KERN_MLA_KVB, x->layer, 0) + (head * (m->nope_dim + m->v_dim) + m->nope_dim) * rank;
+        return ref_row(x->r, KERN_MLA_VB, x->layer, 0, (uint64_t)head * m->v_dim + d);
+    return ref_row(x->r, KERN_MLA_KVB, x->layer, 0, (uint64_t)head * (m->nope_dim + m->v_dim) + m->nope_dim + d);
 }
 
 static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struct walk *w, uint32_t head,
                         const float *q, float *out) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t rank = m->kv_rank;
-    const uint16_t *uv = value_half(x, head);
     float *qa = x->r->tmp[2], *mean = x->r->tmp[3], *buf = x->r->tmp[0];
     double *score = x->r->scores, *acc = x->r->acc, top = -INFINITY, sum = 0;
     absorb_query(x, head, q, acc);
@@ -145,7 +147,7 @@ static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struc
     for (uint32_t j = 0; j < rank; j++)
         mean[j] = (float)(acc[j] / sum);
     for (uint32_t d = 0; d < m->v_dim; d++)
-        out[d] = (float)ref_dot_bf16(uv + (uint64_t)d * rank, mean, rank);
+        out[d] = (float)ref_dot(value_row(x, head, d), mean, rank);
 }
 
 static void attend(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {

@@ -31,9 +31,9 @@ static void ffn(struct ref_ctx *x, uint32_t gate, uint64_t width, uint32_t exper
     ref_linear(x, gate + 2, expert, t[2], out);
 }
 
-static void count_ffn(struct ref_ctx *x, uint32_t gate) {
+static void count_ffn(struct ref_ctx *x, uint32_t gate, uint32_t expert) {
     for (uint32_t part = gate; part < gate + 3; part++)
-        ref_count(x, part, x->layer);
+        ref_count_expert(x, part, expert);
 }
 
 /* The n_top experts of one row, ascending by id, and their weights. */
@@ -77,7 +77,7 @@ static void moe_row(struct ref_ctx *x, const float *in, float *out) {
             x->r->touched[ids[i]] = 1;
             uint64_t before = x->c->weight_bytes;
             x->c->experts++;
-            count_ffn(x, KERN_EXP_GATE);
+            count_ffn(x, KERN_EXP_GATE, ids[i]);
             x->c->expert_bytes += x->c->weight_bytes - before;
         }
         ffn(x, KERN_EXP_GATE, m->expert_width, ids[i], in, out);
@@ -114,8 +114,8 @@ void ref_mlp(struct ref_ctx *x) {
         ref_count(x, KERN_ROUTER, x->layer);
         ref_count(x, KERN_ROUTER_BIAS, x->layer);
         if (m->n_shared)
-            count_ffn(x, KERN_SH_GATE);
+            count_ffn(x, KERN_SH_GATE, 0);
     } else {
-        count_ffn(x, KERN_MLP_GATE);
+        count_ffn(x, KERN_MLP_GATE, 0);
     }
 }

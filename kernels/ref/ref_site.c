@@ -21,9 +21,7 @@ static int embedding_of(struct ref_ctx *x, const struct kern_row *row, uint32_t 
         kern_error(x->r->k, "position %u wants the slot's last token, but nothing could be drawn", row->pos);
         return -ENODATA;
     }
-    const uint16_t *w = ref_matrix(x->r, KERN_EMBED, 0, 0) + (uint64_t)id * m->hidden;
-    for (uint32_t i = 0; i < m->hidden; i++)
-        out[i] = host_f32(w[i]);
+    memcpy(out, ref_row(x->r, KERN_EMBED, 0, 0, id), m->hidden * sizeof(float));
     return 0;
 }
 
@@ -40,7 +38,7 @@ int ref_embed(struct ref_ctx *x) {
             if (r)
                 return r;
             if (first_use(plan_rows(x->p), i))
-                x->c->weight_bytes += 2 * e;
+                ref_count_row(x, KERN_EMBED);
         }
         for (uint32_t h = 1; h < m->hc_mult; h++)
             memcpy(s + h * e, s, e * sizeof(float));
@@ -66,7 +64,7 @@ static void mhc_in(struct ref_ctx *x, uint32_t site, uint32_t row, float *out) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t n = m->hc_mult;
     const uint64_t e = m->hidden;
-    const uint16_t *fn = ref_matrix(x->r, site ? KERN_HC_FFN_FN : KERN_HC_ATTN_FN, x->layer, 0);
+    const uint32_t fn = site ? KERN_HC_FFN_FN : KERN_HC_ATTN_FN;
     const float *base = ref_vector(x->r, site ? KERN_HC_FFN_BASE : KERN_HC_ATTN_BASE, x->layer);
     const float *scale = ref_vector(x->r, site ? KERN_HC_FFN_SCALE : KERN_HC_ATTN_SCALE, x->layer);
     const float *f = x->l->streams + row * n * e;
@@ -76,7 +74,7 @@ static void mhc_in(struct ref_ctx *x, uint32_t site, uint32_t row, float *out) {
     double mapped[KERN_MAX_HC * (2 + KERN_MAX_HC)], pre[KERN_MAX_HC], c[KERN_MAX_HC * KERN_MAX_HC];
     for (uint32_t i = 0; i < n * (2 + n); i++) {
         uint32_t group = i < n ? 0 : i < 2 * n ? 1 : 2;
-        mapped[i] = ref_dot_bf16(fn + i * n * e, f, n * e) * r * (double)scale[group] + (double)base[i];
+        mapped[i] = ref_dot(ref_row(x->r, fn, x->layer, 0, i), f, n * e) * r * (double)scale[group] + (double)base[i];
     }
     x->c->flops += 2 * n * (2 + n) * n * e;
     for (uint32_t i = 0; i < n; i++) {
@@ -197,7 +195,7 @@ int ref_draft_in(struct ref_ctx *x) {
         int r = embedding_of(x, row, row->next, both);
         if (r)
             return r;
-        x->c->weight_bytes += 2 * e;
+        ref_count_row(x, KERN_EMBED);
         ref_rmsnorm(both, ref_vector(x->r, KERN_DRAFT_ENORM, x->layer), e, m->rms_eps, both);
         ref_rmsnorm(x->l->hidden + i * e, ref_vector(x->r, KERN_DRAFT_HNORM, x->layer), e, m->rms_eps,
                     both + e);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "kernstores.h"
 
 /* ---- generator ---- */
 
@@ -187,6 +188,14 @@ struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed) {
     m->n = kern_part_count(&cfg->model);
     m->weight = calloc(m->n, sizeof(*m->weight));
     ck_assert_ptr_nonnull(m->weight);
+    m->piece = calloc(m->n * KERN_PIECES, sizeof(*m->piece));
+    ck_assert_ptr_nonnull(m->piece);
+    if (cfg->stores) {
+        m->stores = malloc(m->n * sizeof(*m->stores));
+        ck_assert_ptr_nonnull(m->stores);
+        memcpy(m->stores, cfg->stores, m->n * sizeof(*m->stores));
+        m->cfg.stores = m->stores;
+    }
     struct km_rng rng = {seed};
     for (uint32_t l = 0; l < kern_total_layers(&cfg->model); l++)
         for (uint32_t part = 1; part < KERN_PART_END; part++) {
@@ -197,6 +206,13 @@ struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed) {
             scale_of(part, info.cols, &mean, &dev);
             for (uint32_t e = 0; e < info.experts; e++) {
                 struct kern_tensor_id id = {.part = part, .layer = l, .expert = e};
+                const struct kern_store s = kern_matrix_store(cfg, &id);
+                if (info.matrix && s.format != KERN_BF16) {
+                    uint8_t **piece = m->piece + kern_part_slot(&cfg->model, &id) * KERN_PIECES;
+                    ks_random(&s, info.rows, info.cols, dev, &rng, piece);
+                    m->weight[kern_part_slot(&cfg->model, &id)] = ks_numbers(&s, info.rows, info.cols, piece);
+                    continue;
+                }
                 float *w = malloc(info.rows * info.cols * sizeof(float));
                 ck_assert_ptr_nonnull(w);
                 for (uint64_t i = 0; i < info.rows * info.cols; i++) {
@@ -212,6 +228,10 @@ struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed) {
 void km_free(struct kernmodel *m) {
     for (uint64_t i = 0; i < m->n; i++)
         free(m->weight[i]);
+    for (uint64_t i = 0; i < m->n * KERN_PIECES; i++)
+        free(m->piece[i]);
+    free(m->piece);
+    free(m->stores);
     free(m->weight);
     free(m);
 }
@@ -226,47 +246,76 @@ const float *km_weight(const struct kernmodel *m, uint32_t part, uint32_t layer,
 
 /* ---- opening ---- */
 
-static void pack_one(struct kern *k, const struct kern_tensor_id *id, const struct kern_part_info *info,
-                     const float *w) {
-    uint64_t n = info->rows * info->cols;
-    struct kern_tensor t = {
-        .store = kern_store_plain(info->matrix ? KERN_BF16 : KERN_F32), .rows = info->rows, .cols = info->cols};
-    uint64_t bytes = n * (info->matrix ? 2 : 4);
-    uint16_t *half = NULL;
-    if (info->matrix) {
-        half = malloc(bytes);
-        ck_assert_ptr_nonnull(half);
-        for (uint64_t i = 0; i < n; i++) {
-            uint32_t u;
-            memcpy(&u, &w[i], 4);
-            half[i] = (uint16_t)(u >> 16);
-        }
-    }
-    const char *src = info->matrix ? (const char *)half : (const char *)w;
-    for (uint64_t at = 0, step = 977; at < bytes; at += step) {
-        if (step > bytes - at)
-            step = bytes - at;
-        int r = kern_pack(k, id, &t, at, src + at, step);
-        ck_assert_msg(r == 0, "kern_pack: %d %s", r, kern_last_error(k));
-        if (bytes > 1 << 20)
-            step = 1 << 16 | 1;
-    }
-    free(half);
+/* The bytes of one piece as packed: those of the model, or its numbers as BF16 and F32. */
+static char *piece_bytes(const struct kernmodel *m, const struct kern_tensor_id *id, const struct kern_part_info *info,
+                         const struct kern_store *s, uint64_t *ret_n) {
+    const uint64_t slot = kern_part_slot(&m->cfg.model, id);
+    struct kern_piece_info p;
+    ck_assert_int_eq(kern_store_piece(s, info->rows, info->cols, (enum kern_piece)id->piece, &p), 0);
+    *ret_n = p.rows * p.row_bytes;
+    char *bytes = malloc(*ret_n + 1);
+    ck_assert_ptr_nonnull(bytes);
+    if (m->piece[slot * KERN_PIECES + id->piece])
+        return memcpy(bytes, m->piece[slot * KERN_PIECES + id->piece], *ret_n);
+    for (uint64_t i = 0; *ret_n && i < info->rows * info->cols; i++)
+        if (s->format == KERN_BF16)
+            memcpy(bytes + 2 * i, (const char *)&m->weight[slot][i] + 2, 2); /* little-endian: the upper half */
+        else
+            memcpy(bytes + 4 * i, &m->weight[slot][i], 4);
+    return bytes;
 }
 
-static void pack_all(const struct kernmodel *m, struct kern *k) {
+/* One piece in windows: of `most` bytes in order, or, with a generator, of 1 to `most` bytes in random order. */
+static void pack_piece(const struct kernmodel *m, struct kern *k, const struct kern_tensor_id *id,
+                       const struct kern_part_info *info, uint64_t most, struct km_rng *rng) {
+    const struct kern_tensor t = {.store = info->matrix ? kern_matrix_store(&m->cfg, id) : kern_store_plain(KERN_F32),
+                                  .rows = info->rows,
+                                  .cols = info->cols};
+    uint64_t bytes, n = 0;
+    char *src = piece_bytes(m, id, info, &t.store, &bytes);
+    uint64_t *cut = malloc((bytes + 2) * sizeof(*cut));
+    ck_assert_ptr_nonnull(cut);
+    for (uint64_t at = 0; at < bytes; at += rng ? 1 + km_below(rng, (uint32_t)most) : most)
+        cut[n++] = at;
+    cut[n] = bytes;
+    uint64_t *order = malloc((n + 1) * sizeof(*order));
+    ck_assert_ptr_nonnull(order);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t j = rng ? km_below(rng, (uint32_t)i + 1) : i;
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = cut[order[i]];
+        int r = kern_pack(k, id, &t, at, src + at, cut[order[i] + 1] - at);
+        ck_assert_msg(r == 0, "kern_pack: %d %s", r, kern_last_error(k));
+    }
+    free(order);
+    free(cut);
+    free(src);
+}
+
+static void pack_all(const struct kernmodel *m, struct kern *k, uint64_t most, struct km_rng *rng) {
     for (uint32_t l = 0; l < kern_total_layers(&m->cfg.model); l++)
         for (uint32_t part = 1; part < KERN_PART_END; part++) {
             struct kern_part_info info;
             if (!kern_part_info(&m->cfg.model, part, l, &info))
                 continue;
-            for (uint32_t e = 0; e < info.experts; e++) {
-                struct kern_tensor_id id = {.part = part, .layer = l, .expert = e};
-                pack_one(k, &id, &info, km_weight(m, part, l, e));
+            for (uint32_t e = 0; e < info.experts * KERN_PIECES; e++) {
+                struct kern_tensor_id id = {
+                    .part = part, .layer = l, .expert = e / KERN_PIECES, .piece = e % KERN_PIECES};
+                bool big = info.rows * info.cols > 1 << 19;
+                if (info.matrix || !id.piece)
+                    pack_piece(m, k, &id, &info, big && !rng ? 1 << 16 | 1 : most, rng);
             }
         }
     int r = kern_pack_done(k);
     ck_assert_msg(r == 0, "kern_pack_done: %d %s", r, kern_last_error(k));
+}
+
+void km_pack_shuffled(const struct kernmodel *m, struct kern *k, uint64_t most, uint64_t seed) {
+    struct km_rng rng = {seed};
+    pack_all(m, k, most, &rng);
 }
 
 #define OK(call) ck_assert_msg((call) == 0, "%s: %s", #call, kern_last_error(k))
@@ -321,6 +370,7 @@ struct km_inst *km_open(const struct kernmodel *m, const char *backend, const st
     i->model = m;
     i->cfg = cfg ? *cfg : m->cfg;
     i->cfg.model = m->cfg.model;
+    i->cfg.stores = m->cfg.stores;
     snprintf(i->backend, sizeof(i->backend), "%s", backend);
     i->pages_per_slot = i->cfg.n_pages / i->cfg.n_slots;
     uint64_t bytes[KERN_MEM_N];
@@ -330,7 +380,7 @@ struct km_inst *km_open(const struct kernmodel *m, const char *backend, const st
         ck_assert_int_eq(kern_mem_alloc(backend, (enum kern_mem)c, bytes[c], &i->mem[c]), 0);
     r = kern_open(backend, &i->cfg, i->mem, &i->k);
     ck_assert_msg(r == 0, "kern_open: %d %s", r, kern_open_error());
-    pack_all(m, i->k);
+    pack_all(m, i->k, 977, NULL);
     for (uint32_t lane = 0; lane < KERN_LANES; lane++)
         capture(i, lane);
     return i;

@@ -23,6 +23,8 @@ struct kernmodel {
     struct kern_config cfg;
     uint64_t n;     /* tensors */
     float **weight; /* [kern part slots], NULL where the model has none */
+    uint8_t **piece; /* [kern part slots][KERN_PIECES]: stored matrices as packed, when cfg.stores is given */
+    struct kern_store *stores; /* copy of cfg.stores, or NULL */
 };
 
 /* Layers as a string, one word per layer: mixer K (KDA), F (MLA, own index), S (MLA, shared selection), N
@@ -34,6 +36,7 @@ void km_layers(struct kern_model_desc *m, const char *trunk, const char *draft);
  * draft layer. Engine side: 2 slots' worth of everything for n_slots sequences of max_context tokens, F32
  * cache. */
 void km_config_small(struct kern_config *cfg);
+/* With cfg->stores, matrices that are not BF16 have random codes and scales, and weight is what they stand for. */
 struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed);
 void km_free(struct kernmodel *m);
 /* rows x cols numbers exactly as packed; NULL when the model has no such part */
@@ -55,6 +58,8 @@ struct km_inst {
     uint32_t pages_per_slot;
 };
 
+/* Every tensor of the model in windows of 1 to `most` bytes in random order, then kern_pack_done(). */
+void km_pack_shuffled(const struct kernmodel *m, struct kern *k, uint64_t most, uint64_t seed);
 /* cfg NULL: the model's own; otherwise another engine side (threads, isa, cache, lanes) for the same model.
  * Packs in windows of odd length. */
 struct km_inst *km_open(const struct kernmodel *m, const char *backend, const struct kern_config *cfg);
