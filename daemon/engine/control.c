@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "callplace.h"
 #include "grammar.h"
 
 enum { ROOM_PART = 4, ROOM_MOST = 1024 };
@@ -339,35 +340,49 @@ static void block_open(struct control *c) {
     c->n_block = c->n_calls_thought = 0;
 }
 
-/* A token inside of a call. Only the marks that have a meaning at that place are marks; every other one is text
- * of the call: it may be the source of a program like this. */
-static bool call_token(struct control *c, uint32_t token) {
-    const struct vocab_view *v = c->vocab;
-    bool pairs = c->where == CONTROL_BETWEEN || c->where == CONTROL_ARGS;
+_Static_assert((int)CONTROL_KEY - (int)CONTROL_NAME == (int)CALL_KEY &&
+                   (int)CONTROL_BETWEEN - (int)CONTROL_NAME == (int)CALL_BETWEEN &&
+                   (int)CONTROL_VALUE - (int)CONTROL_NAME == (int)CALL_VALUE &&
+                   (int)CONTROL_ARGS - (int)CONTROL_NAME == (int)CALL_ARGS,
+               "places inside of a call are counted from its name on");
 
-    if (token == v->tool_close) {
-        call_done(c);
-    } else if (c->where == CONTROL_BLOCK) {
+static enum call_mark mark_of(const struct vocab_view *v, uint32_t token) {
+    return token == v->tool_close    ? CALL_MARK_CLOSE
+           : token == v->tool_open   ? CALL_MARK_OPEN
+           : token == v->value_close ? CALL_MARK_VALUE_END
+           : token == v->key_open    ? CALL_MARK_KEY
+           : token == v->value_open  ? CALL_MARK_VALUE
+           : token == v->key_close   ? CALL_MARK_KEY_END
+           : token == v->think_open || token == v->think_close ? CALL_MARK_THINK
+                                                               : CALL_MARK_NONE;
+}
+
+/* A token inside of a call; true when it is a mark there. */
+static bool call_token(struct control *c, uint32_t token) {
+    enum call_mark m = mark_of(c->vocab, token);
+    enum call_place to;
+
+    if (c->where == CONTROL_BLOCK) {
+        if (m == CALL_MARK_CLOSE)
+            call_done(c);
+        return m == CALL_MARK_CLOSE;
+    }
+    to = call_step((enum call_place)(c->where - CONTROL_NAME), m);
+    switch (to) {
+    case CALL_TEXT:
         return false;
-    } else if (token == v->tool_open) {
+    case CALL_OVER:
+        call_done(c);
+        if (token == c->vocab->think_open)
+            block_open(c);
+        break;
+    case CALL_NEXT:
         call_done(c);
         call_begin(c);
-    } else if (token == v->value_close && c->where != CONTROL_NAME) {
-        c->where = CONTROL_ARGS;
-    } else if (c->where == CONTROL_VALUE && !FAULT(control_mark_in_value)) {
-        return false;
-    } else if (token == v->key_open) {
-        c->where = CONTROL_KEY;
-    } else if (token == v->value_open) {
-        c->where = CONTROL_VALUE;
-    } else if (token == v->key_close && !pairs) {
-        c->where = CONTROL_BETWEEN;
-    } else if (pairs && (token == v->think_open || token == v->think_close)) {
-        call_done(c); /* its end is missing */
-        if (token == v->think_open)
-            block_open(c);
-    } else {
-        return false;
+        break;
+    default:
+        c->where = (uint8_t)(CONTROL_NAME + to);
+        break;
     }
     return true;
 }

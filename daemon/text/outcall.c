@@ -97,6 +97,7 @@ void out_call_as_text(struct outparse *p) {
         out_text(p, ch, (const char *)tag, n);
     out_text(p, ch, p->hold, p->hold_n);
     p->hold_n = 0;
+    p->place = CALL_NAME;
     p->state = ST_BLOCK;
 }
 

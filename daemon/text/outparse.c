@@ -183,6 +183,35 @@ static void step_text_state(struct outparse *p, const struct token *t) {
     }
 }
 
+static enum call_mark mark_of(enum kind k) {
+    static const enum call_mark of[] = {[K_CALL] = CALL_MARK_OPEN,    [K_CALL_END] = CALL_MARK_CLOSE,
+                                        [K_KEY] = CALL_MARK_KEY,      [K_KEY_END] = CALL_MARK_KEY_END,
+                                        [K_VALUE] = CALL_MARK_VALUE,  [K_VALUE_END] = CALL_MARK_VALUE_END,
+                                        [K_THINK] = CALL_MARK_THINK,  [K_THINK_END] = CALL_MARK_THINK,
+                                        [K_OTHER] = CALL_MARK_NONE};
+
+    return of[k];
+}
+
+/* A call of no known tool is text, and ends where a call would: the engine knows no names. */
+static bool block_ends(struct outparse *p, const struct token *t) {
+    enum call_place to;
+
+    if (!p->req.tools || p->home == ST_REASONING || FAULT(outparse_block_unended))
+        return false;
+    to = call_step(p->place, mark_of(t->kind));
+    if (to < CALL_OVER)
+        p->place = to;
+    return to == CALL_OVER && t->kind != K_CALL_END;
+}
+
+/* The call's first mark, behind a name that is none. */
+static void name_mark_as_text(struct outparse *p, const struct token *t) {
+    if (p->state == ST_BLOCK)
+        (void)block_ends(p, t);
+    token_text(p, t);
+}
+
 static void step_name(struct outparse *p, const struct token *t) {
     switch (t->kind) {
     case K_KEY:
@@ -190,7 +219,7 @@ static void step_name(struct outparse *p, const struct token *t) {
         if (p->state == ST_NAME && out_name_end(p))
             out_key_begin(p);
         else
-            token_text(p, t);
+            name_mark_as_text(p, t);
         break;
     case K_KEY_END:
         end_text(p);
@@ -198,7 +227,7 @@ static void step_name(struct outparse *p, const struct token *t) {
             break;
         if (p->state == ST_NAME)
             out_call_as_text(p);
-        token_text(p, t);
+        name_mark_as_text(p, t);
         break;
     case K_VALUE:
         end_text(p);
@@ -206,7 +235,7 @@ static void step_name(struct outparse *p, const struct token *t) {
             p->result.flags |= OUT_PAIR_DROPPED;
             p->state = ST_DROP;
         } else {
-            token_text(p, t);
+            name_mark_as_text(p, t);
         }
         break;
     case K_CALL_END:
@@ -330,6 +359,12 @@ static void step_block(struct outparse *p, const struct token *t) {
         end_text(p);
         if (tags)
             begin_call(p, p->home);
+        return;
+    }
+    if (block_ends(p, t)) {
+        end_text(p);
+        p->state = p->home;
+        step_text_state(p, t);
         return;
     }
     if (tags || t->kind == K_TEXT)

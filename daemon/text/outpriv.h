@@ -4,6 +4,7 @@
 #ifndef GLMD_OUTPRIV_H
 #define GLMD_OUTPRIV_H
 
+#include "callplace.h"
 #include "detok.h"
 #include "outparse.h"
 
@@ -38,6 +39,7 @@ struct outparse {
     size_t out_cap, esc_cap;
 
     /* the call being read */
+    enum call_place place; /* ST_BLOCK: where a call would stand */
     char *hold; /* its name with what follows, later a value that is not a string */
     size_t hold_n;
     char *key;

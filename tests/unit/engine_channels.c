@@ -63,15 +63,14 @@ static uint32_t letter(const char *text) {
     return id;
 }
 
-/* Marks and the letters of the stop string; a call has the name of a tool and nothing else in front of its first
- * mark, because any other turns the whole call into text, which tokens alone do not tell. */
+/* Marks and the letters of the stop string; a call has the name of a tool, or of none, in front of its first mark. */
 static uint32_t pick(struct texttest_rng *r, const struct control *c, uint32_t before, uint32_t name) {
     const uint32_t marks[] = { view.key_open,   view.key_close,  view.value_open, view.tool_close, view.tool_open,
                                view.think_open, view.think_close, view.value_close };
     uint32_t one = texttest_below(r, 20);
 
     if (c->where == CONTROL_NAME)
-        return before == view.tool_open ? name : marks[one % 5];
+        return before == view.tool_open ? name : marks[one % 8];
     return one < 8 ? marks[one] : one < 14 ? letter("a") : one < 18 ? letter("b") : letter("c");
 }
 
@@ -82,9 +81,10 @@ START_TEST(the_same_places) {
     const struct sched_text text = { .s = stop, .len = 3 };
     static struct stopstr_set set;
     struct texttest_rng rng = { .s = 7 };
-    uint32_t ends = 0, name;
+    uint32_t ends = 0, name, nobody;
 
     name = letter("p");
+    nobody = letter("q");
     ck_assert_int_eq(stopstr_set_init(&set, strings, lens, 1), 0);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         bool open = texttest_below(&rng, 2), tools = texttest_below(&rng, 4);
@@ -98,7 +98,7 @@ START_TEST(the_same_places) {
         outparse_start(outtest_parser, &q);
         control_begin(&c, &view, &req, 100000);
         for (uint32_t i = 0; i < IDS; i++) {
-            uint32_t id = pick(&rng, &c, before, name);
+            uint32_t id = pick(&rng, &c, before, texttest_below(&rng, 3) ? name : nobody);
             enum control_verdict v = control_token(&c, id);
             const struct outparse_result *res = outparse_result(outtest_parser);
             bool ended;
