@@ -61,8 +61,7 @@ const struct conf_row conf_rows[] = {
     {"Cache", "Slots", CONF_T_U32, AT(cache_slots), .def = "32", .min = 0, .max = 65536,
      .doc = "States of the model that are kept beside those of running requests: for requests that are set aside, and "
             "so that prompts which begin like an earlier one begin where that one was read. A request leaves at most "
-            "four, and one more every 16384 tokens of its prompt. Fewer are made when they would take more than a "
-            "quarter of the memory. 0 keeps none."},
+            "four. Fewer are made when they would take more than a quarter of the memory. 0 keeps none."},
     {"Cache", "MaxBytes", CONF_T_BYTES, AT(cache_bytes), .def = "0", .min = 0, .max = 1024 * G,
      .doc = "Most that kept beginnings of prompts may hold, states and pages together. 0 is no limit but what running "
             "requests leave: they come first."},
@@ -119,8 +118,10 @@ const struct conf_row conf_rows[] = {
      .doc = "Requests of a client that leaves its token ring full for this time are ended, so that others "
             "get their place."},
     {"IPC", "ParkTimeoutSec", CONF_T_U32, AT(park_timeout_sec), .def = "30", .min = 0, .max = 86400,
-     .doc = "A request whose client leaves its token ring full for this time is set aside when others wait, with all "
-            "it has, and goes on when the client reads again. 0 never does."},
+     .doc = "A request whose client leaves its token ring full for this time is set aside when others wait: its seat is "
+            "theirs, and its memory when that is what they wait for. It goes on when the client reads again; what it "
+            "gave away and the cache did not keep is computed anew. Such requests of one user never take all places. 0 "
+            "never does."},
 
     {"IPC", "KeepDisconnectedSec", CONF_T_U32, AT(keep_disconnected_sec), .def = "60", .min = 1, .max = 86400,
      .reload = true,

@@ -84,6 +84,10 @@ struct prefix_new {
 /* 0: kept, the slot is the cache's. Otherwise the slot stays the caller's: -EEXIST there is one already (it counts
  * as used just now), -ENOSPC the budgets do not allow it even after evictions, -EINVAL. */
 int prefix_insert(struct prefix *t, const struct prefix_new *n);
+/* The checkpoint that the last prefix_insert() added; PREFIX_NONE: it added none, it failed or replaced one. */
+uint32_t prefix_newest(const struct prefix *t);
+/* Whoever left it has better ones: it goes, unless it is pinned or gone already. */
+bool prefix_drop(struct prefix *t, uint32_t checkpoint, uint64_t serial);
 
 enum prefix_want { PREFIX_WANT_SLOT = 1, PREFIX_WANT_PAGE };
 /* Gives up the checkpoint of least value, and the pages only it needed. PAGE: prefers those that free some. False:

@@ -135,6 +135,17 @@ bool prefix_evict(struct prefix *t, enum prefix_want want) {
     return true;
 }
 
+bool prefix_drop(struct prefix *t, uint32_t checkpoint, uint64_t serial) {
+    const struct point *p = checkpoint < t->cfg.max_checkpoints ? &t->points[checkpoint] : NULL;
+
+    if (!p || p->node == PREFIX_NONE || p->born != serial || p->pins)
+        return false;
+    if (t->newest == checkpoint)
+        t->newest = PREFIX_NONE;
+    point_drop(t, checkpoint);
+    return true;
+}
+
 void prefix_clear(struct prefix *t) {
     for (uint32_t i = 0; i < t->cfg.max_checkpoints; i++)
         if (t->points[i].node != PREFIX_NONE && !t->points[i].pins)

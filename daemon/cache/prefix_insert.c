@@ -151,7 +151,7 @@ static void point_add(struct prefix *t, uint32_t node, const struct prefix_new *
     *p = (struct point){ .node = node, .next = t->nodes[node].points, .pos = n->pos, .slot = n->slot, .kind = n->kind,
                          .exact = n->exact >= n->pos || FAULT(prefix_decoded_exact),
                          .used = t->tick, .born = t->tick };
-    t->nodes[node].points = i;
+    t->nodes[node].points = t->newest = i;
     for (uint32_t up = node; up != PREFIX_NONE; up = t->nodes[up].parent)
         t->nodes[up].n_below++;
     t->roots[t->nodes[node].root].n_points++;
@@ -178,6 +178,7 @@ int prefix_insert(struct prefix *t, const struct prefix_new *n) {
     struct point *old;
     struct walk w;
 
+    t->newest = PREFIX_NONE;
     if (!n->pos || n->pos % KERN_GRID || n->pos > text_len(&n->text))
         return -EINVAL;
     if (!make_room(t, n, &w)) {
@@ -206,4 +207,8 @@ int prefix_insert(struct prefix *t, const struct prefix_new *n) {
     take_over_path(t, w.parent, n);
     point_add(t, w.parent, n);
     return 0;
+}
+
+uint32_t prefix_newest(const struct prefix *t) {
+    return t->newest;
 }

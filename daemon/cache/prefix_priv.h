@@ -53,6 +53,7 @@ struct prefix {
     uint32_t free_node, free_point;
     uint32_t n_nodes, n_points, n_pinned, n_roots;
     uint64_t tick;
+    uint32_t newest; /* added by the last insertion, or PREFIX_NONE */
     struct prefix_counts counts;
     struct ghost ghosts[PREFIX_GHOSTS];
     uint32_t next_ghost;

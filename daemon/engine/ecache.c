@@ -212,17 +212,17 @@ static void marks_plan(struct eng_seq *q, const struct sched_req *req, const str
         mark_add(q, req->marks[i - 2], PREFIX_TURN, n);
 }
 
-uint32_t ecache_next_mark(const struct engine *e, const struct eng_seq *q, uint32_t pos) {
-    uint32_t next = UINT32_MAX, far;
+uint32_t ecache_next_mark(struct engine *e, struct eng_seq *q, uint32_t pos) {
+    uint32_t next = UINT32_MAX, far, every = e->long_tokens;
 
     if (!e->prefix || !q->cache.on)
         return next;
     for (uint32_t i = 0; i < q->cache.n_marks; i++)
         if (q->cache.marks[i].pos > pos && q->cache.marks[i].pos < next)
             next = q->cache.marks[i].pos;
-    far = pos - pos % ECACHE_LONG;
-    far = far <= UINT32_MAX - ECACHE_LONG ? far + ECACHE_LONG : UINT32_MAX;
-    return far < next ? far : next;
+    far = pos - pos % every;
+    far = far <= UINT32_MAX - every ? far + every : UINT32_MAX;
+    return far < next && ecache_own_long(e, &q->cache) ? far : next;
 }
 
 /* ---- begin ---- */
@@ -247,6 +247,8 @@ int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total) {
     q->pos = h.pos;
     c->exact = !h.pos || h.exact ? UINT32_MAX : h.exact_rows;
     c->roll_pos = 0;
+    if (!q->away)
+        c->n_own = 0;
     q->n_pages = total;
     sched_set_need(e->sched, q->stream, total - h.full_pages, q->n_read - h.pos);
     if (q->answers)
@@ -277,6 +279,8 @@ static void keep(struct engine *e, struct eng_seq *q, struct mem_slot slot, uint
 
     if (prefix_insert(e->prefix, &n) < 0)
         mem_slot_give(&e->slots, slot);
+    else
+        ecache_own(e, &q->cache, pos, kind);
     ecache_changed(e);
 }
 
@@ -289,7 +293,8 @@ void ecache_filled(struct engine *e, struct eng_seq *q) {
     if (!e->prefix || !q->cache.on)
         return;
     m = mark_at(&q->cache, q->pos);
-    if (!m && !FAULT(ecache_keeps_all) && (q->pos % ECACHE_LONG || q->pos >= e->streams[q->stream].req->n_ids))
+    if (!m && !FAULT(ecache_keeps_all) &&
+        (q->pos % e->long_tokens || q->pos >= e->streams[q->stream].req->n_ids || !ecache_own_long(e, &q->cache)))
         return;
     if (m) {
         kind = m->kind;
@@ -311,7 +316,7 @@ void ecache_filled(struct engine *e, struct eng_seq *q) {
 }
 
 void ecache_token(struct eng_seq *q, uint32_t token) {
-    if (q->cache.on)
+    if (q->cache.answer)
         q->cache.answer[q->cache.n_answer++] = token;
 }
 
@@ -355,7 +360,7 @@ void ecache_leave(struct engine *e, struct eng_seq *q) {
         keep(e, q, c->roll, c->roll_pos, PREFIX_REPLY);
         c->roll_pos = 0;
     }
-    if (q->pos && q->pos % KERN_GRID == 0)
+    if (c->on && q->pos && q->pos % KERN_GRID == 0)
         keep(e, q, q->slot, q->pos, PREFIX_REPLY);
     else
         mem_slot_give(&e->slots, q->slot);

@@ -14,12 +14,19 @@ struct engine;
 struct eng_seq;
 struct sched_req;
 
-/* A request takes at most ECACHE_MARKS checkpoints: those of its prompt, and one of its answer. On the way through a
- * very long prompt there is one every ECACHE_LONG tokens besides. */
+/* A request leaves at most ECACHE_MARKS checkpoints, whatever becomes of it: those of its prompt, and one of its
+ * answer. On the way through a very long prompt there is one every ECACHE_LONG tokens, as long as there is room. */
 enum { ECACHE_MARKS = 4, ECACHE_LONG = 16384 };
 
 struct ecache_mark {
     uint32_t pos;
+    enum prefix_kind kind;
+};
+
+/* One that a sequence has left; it may have gone since. */
+struct ecache_own {
+    uint64_t serial;
+    uint32_t checkpoint, pos;
     enum prefix_kind kind;
 };
 
@@ -30,7 +37,9 @@ struct ecache_seq {
     uint32_t exact;  /* leading rows that a cold run would have written; UINT32_MAX: and the state, so far */
     uint32_t n_marks, n_kept;
     struct ecache_mark marks[ECACHE_MARKS];
-    uint32_t *answer; /* [max_context]: the ids behind the prompt */
+    uint32_t n_own;
+    struct ecache_own own[ECACHE_MARKS + 1]; /* the last one only while it is decided which goes */
+    uint32_t *answer; /* [max_context]: the ids behind the prompt; NULL: a script's, which goes nowhere */
     uint32_t n_answer;
     uint32_t roll_pos; /* of the state in roll; 0 = none */
     struct mem_slot roll;
@@ -60,7 +69,7 @@ int ecache_spare_slot(struct engine *e, struct mem_slot *ret);
 /* ---- running ---- */
 
 /* Where a chunk that begins at pos must end at the latest; UINT32_MAX: anywhere. */
-uint32_t ecache_next_mark(const struct engine *e, const struct eng_seq *q, uint32_t pos);
+uint32_t ecache_next_mark(struct engine *e, struct eng_seq *q, uint32_t pos);
 /* The state stands at q->pos of the prompt: a checkpoint if that is a mark. */
 void ecache_filled(struct engine *e, struct eng_seq *q);
 void ecache_token(struct eng_seq *q, uint32_t token); /* sampled, to be fed next */
@@ -68,6 +77,10 @@ void ecache_token(struct eng_seq *q, uint32_t token); /* sampled, to be fed next
 int ecache_roll(struct engine *e);
 /* The sequence gives up its slot and goes on later: its state is the cache's. */
 void ecache_leave(struct engine *e, struct eng_seq *q);
+/* eown.c: the cache has just taken a checkpoint of the sequence. */
+void ecache_own(struct engine *e, struct ecache_seq *c, uint32_t pos, enum prefix_kind kind);
+/* A checkpoint on the way through its prompt would stay. */
+bool ecache_own_long(struct engine *e, struct ecache_seq *c);
 /* The stream ends; finished: as it should, so that its answer may come back in a prompt. */
 void ecache_end(struct engine *e, struct eng_seq *q, bool finished);
 

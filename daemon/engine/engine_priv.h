@@ -136,9 +136,10 @@ struct engine {
     struct mem_slot_pool slots;
     bool has_pools;
     struct prefix *prefix; /* NULL: no prefix cache */
+    uint32_t long_tokens;  /* ECACHE_LONG, in multiples of KERN_GRID */
     struct espill spill;
     struct eng_stream *streams; /* [opt.max_streams] */
-    struct eng_seq *seqs;       /* [n_seqs]: those with a seat and those that are paused */
+    struct eng_seq *seqs;       /* [n_seqs]: those with a seat, those that are paused, and those that are away */
     uint32_t n_seqs;
     struct eng_twin *twins;     /* [opt.max_streams][n_seqs], NULL without a prefix cache */
     struct stream_event *events;
@@ -235,7 +236,8 @@ void fill_programs(struct engine *e, struct fill *f, bool head, bool draft);
 int fill_load(struct engine *e);
 
 /* eaway.c */
-/* A background sequence gives way to one that waits for memory. false: none did. */
+/* A sequence of the background, or one whose reader stands still, gives way to one that waits for memory. false: none
+ * did. */
 bool away_one(struct engine *e);
 uint32_t away_id(const struct engine *e, const struct eng_seq *q, uint32_t pos); /* of prompt and answer */
 

@@ -63,7 +63,7 @@ static bool ends_prompt(const struct engine *e, const struct fill_part *p) {
 
 /* What the scheduler gave to one prompt, cut where the cache wants a state. */
 static struct fill_part part_of(struct engine *e, const struct sched_part *given) {
-    const struct eng_seq *q = stream_seq(e, given->job);
+    struct eng_seq *q = stream_seq(e, given->job);
     struct fill_part p = { .seq = (uint32_t)(q - e->seqs), .pos0 = q->pos, .n_rows = given->tokens };
     uint32_t mark = ecache_next_mark(e, q, q->pos);
 

@@ -165,6 +165,7 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct xe
     memset(e, 0, sizeof *e);
     e->opt = *opt;
     e->kc.n_ranks = 1;
+    e->long_tokens = ECACHE_LONG;
     mem_account_init(&e->account);
     if (!opt->model || !opt->model[0])
         r = xerr_set(err, -EINVAL, "model: found nothing, expected a checkpoint directory or script:FILE");

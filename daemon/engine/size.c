@@ -29,17 +29,19 @@ static uint32_t at_least_1(uint32_t n) {
     return n ? n : 1;
 }
 
-/* Sequences that can be there at once, with a seat or paused; what is left of the slots are checkpoints. */
-static uint32_t seqs_of(const struct engine *e) {
-    uint32_t most = 2 * e->opt.max_seqs;
+/* Sequences that can be there at once: with a seat, paused, or without a slot until their readers come back. A third
+ * can have seats, so that of those that stand still one user's never take more than half of all. */
+enum { SEQS_PER_SEAT = 3 };
 
-    return e->kc.n_slots < most ? e->kc.n_slots : most;
+static uint32_t seqs_of(const struct engine *e) {
+    return SEQS_PER_SEAT * e->opt.max_seqs;
 }
 
 static struct sched_config sched_config_of(const struct engine *e) {
     return (struct sched_config){ .max_jobs = e->opt.max_streams, .max_running = e->opt.max_seqs,
-                                  .n_pages = at_least_1(e->kc.n_pages), .n_slots = seqs_of(e),
-                                  .page_tokens = KERN_PAGE_TOKENS, .aging_ns = 10 * CLOCK_NS_PER_SEC,
+                                  .n_pages = at_least_1(e->kc.n_pages), .n_slots = at_least_1(e->kc.n_slots),
+                                  .n_places = seqs_of(e), .page_tokens = KERN_PAGE_TOKENS,
+                                  .aging_ns = 10 * CLOCK_NS_PER_SEC,
                                   .max_queued = e->opt.max_queued,
                                   .park_ns = e->opt.park_ms * CLOCK_NS_PER_MS,
                                   .patience_ns = e->opt.patience_ms * CLOCK_NS_PER_MS };
@@ -90,14 +92,14 @@ uint64_t arena_layout(struct engine *e, char *base) {
         void *pages = carve(&c, e->pages_per_seq, sizeof(struct mem_page));
         void *seen = carve(&c, 1, seen_bytes(vocab));
         void *state = carve(&c, 1, grammar_state_bytes());
-        void *answer = carve(&c, has_prefix(e) ? e->kc.max_context : 0, sizeof(uint32_t));
+        void *answer = carve(&c, e->is_script ? 0 : e->kc.max_context, sizeof(uint32_t));
 
         if (!base)
             continue;
         e->seqs[i].pages = pages;
         e->seqs[i].control.state = state;
         e->seqs[i].control.work = e->grammar_work;
-        e->seqs[i].cache.answer = answer;
+        e->seqs[i].cache.answer = e->is_script ? NULL : answer;
         seen_init(&e->seqs[i].seen, seen, vocab);
     }
     if (!base)

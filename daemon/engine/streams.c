@@ -253,7 +253,7 @@ static void stream_open(struct engine *e, struct sched_req *req) {
         .user_tokens = req->kv_quota,
         .weight = req->weight > SCHED_WEIGHT_MAX ? SCHED_WEIGHT_MAX : req->weight,
         .background = req->background,
-        .movable = req->background && e->prefix && !req->no_cache,
+        .movable = !e->is_script,
     };
     struct stream_event *ev;
     int r;
@@ -455,11 +455,13 @@ void streams_credit(struct engine *e) {
         struct eng_stream *st;
         bool ok, samples;
 
-        if (!q->used || q->gone || q->away)
+        if (!q->used || q->gone)
             continue;
         st = &e->streams[q->stream];
+        if (q->away && !st->skipped)
+            continue;
         /* a prompt may be read without credit up to the chunk that samples */
-        samples = sched_job_state(e->sched, q->stream) == SCHED_DECODE ||
+        samples = q->away || sched_job_state(e->sched, q->stream) == SCHED_DECODE ||
                   (!q->answers && q->n_read - q->pos <= e->opt.prefill_tokens);
         ok = !samples || credit_enough(e, q->stream, !st->skipped || kicked || timer);
         if (ok && st->skipped && timer && !kicked)
@@ -471,7 +473,7 @@ void streams_credit(struct engine *e) {
         st->skipped = !ok;
         sched_skip(e->sched, q->stream, !ok, e->now_ns);
         e->n_skipped = ok ? e->n_skipped - 1 : e->n_skipped + 1;
-        back |= ok && sched_job_paused(e->sched, q->stream);
+        back |= ok && (q->away || sched_job_paused(e->sched, q->stream));
         if (ok && q->deferred) {
             q->deferred = false;
             step_token(e, i, &q->result, q->deferred_ns);

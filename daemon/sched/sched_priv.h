@@ -29,10 +29,12 @@ struct entry {
 struct account {
     uint32_t uid;
     uint32_t jobs; /* live ones; 0 = idle */
+    uint32_t places; /* of its jobs, admitted or away */
     uint32_t weight;
     uint32_t backlog; /* jobs that have something to be read */
     bool used;
     bool held, held_low; /* scratch of a look at the queue: over its quota */
+    bool still;          /* the same: the reader of one of its jobs stands still */
     uint64_t served;     /* UNIT / weight for each token */
     uint64_t tokens;     /* the same, not divided */
     uint64_t owed;       /* tokens admitted and not yet read */
@@ -52,9 +54,9 @@ struct sched {
     struct entry *entries;    /* [max_jobs] */
     struct account *accounts; /* [max_jobs + SPARE_ACCOUNTS] */
     uint32_t *queue;          /* [max_jobs] jobs in order of arrival */
-    uint32_t *admitted;       /* [n_slots] jobs with a slot in order of admission */
+    uint32_t *admitted;       /* [n_places] jobs with a slot in order of admission */
     uint32_t *scratch;        /* [max_jobs] */
-    struct ending *endings;   /* [n_slots] */
+    struct ending *endings;   /* [n_places] */
     uint32_t n_accounts, n_queue, n_admitted, n_paused, n_away;
     uint32_t free_pages, free_slots, free_places;
     uint64_t order;
@@ -89,6 +91,16 @@ static inline uint64_t waited(uint64_t *since_ns, uint64_t now_ns) {
     if (now_ns < *since_ns)
         *since_ns = now_ns;
     return now_ns - *since_ns;
+}
+
+/* Its reader stands still for so long that what it holds is for others. */
+static inline bool is_parked(const struct sched *s, struct entry *e, uint64_t now_ns) {
+    return s->cfg.park_ns && e->skipped && waited(&e->skipped_ns, now_ns) >= s->cfg.park_ns;
+}
+
+/* Not to be admitted now, whatever there is. */
+static inline bool is_passed_over(const struct entry *e) {
+    return e->held || (e->skipped && !FAULT(sched_parked_returns));
 }
 
 static inline bool is_low(const struct entry *e) {

@@ -20,7 +20,7 @@ void accounts_refresh(struct sched *s) {
     for (uint32_t i = 0; i < s->n_accounts; i++)
         s->accounts[i].trial = 0;
     for (uint32_t i = 0; i < s->n_queue; i++)
-        if (!s->entries[s->queue[i]].held)
+        if (!is_passed_over(&s->entries[s->queue[i]]))
             account_of(s, &s->entries[s->queue[i]])->trial++;
     for (uint32_t i = 0; i < s->n_admitted; i++) {
         const struct entry *e = &s->entries[s->admitted[i]];
@@ -53,9 +53,17 @@ static bool over_quota(const struct account *a, const struct sched_job *j) {
            (a->reserved > j->user_tokens || job_tokens(j) > j->user_tokens - a->reserved);
 }
 
-/* One that was begun keeps its place among the caller's sequences. */
+/* One that was begun keeps its place among the caller's sequences. What stands still holds places for as long as
+ * its reader likes: the rest is for other users. */
 static bool has_place(const struct sched *s, const struct entry *e) {
-    return e->away || (s->free_places && s->n_admitted + s->n_away < s->cfg.n_slots);
+    uint32_t held = s->n_admitted + s->n_away;
+
+    if (e->away)
+        return true;
+    if (!s->free_places || held >= s->cfg.n_places)
+        return false;
+    return !account_of(s, e)->still || account_of(s, e)->places < s->cfg.n_places - held ||
+           FAULT(sched_places_unbounded);
 }
 
 /* Whether e goes before best, both of the same class. Who gave its memory away comes back before new ones of the
@@ -74,14 +82,21 @@ static int queue_head(struct sched *s, bool now, uint32_t *ret) {
     for (uint32_t i = 0; i < s->n_queue; i++) {
         struct account *a = account_of(s, &s->entries[s->queue[i]]);
 
-        a->held = a->held_low = false;
+        a->held = a->held_low = a->still = false;
+    }
+    for (uint32_t i = 0; i < s->n_queue; i++)
+        account_of(s, &s->entries[s->queue[i]])->still |= s->entries[s->queue[i]].skipped;
+    for (uint32_t i = 0; i < s->n_admitted; i++) {
+        const struct entry *e = &s->entries[s->admitted[i]];
+
+        account_of(s, e)->still |= e->skipped;
     }
     for (uint32_t i = 0; i < s->n_queue; i++) {
         const struct entry *e = &s->entries[s->queue[i]];
         struct account *a = account_of(s, e);
         bool low = is_low(e);
 
-        if (e->held || (now && !has_place(s, e)))
+        if (is_passed_over(e) || (now && !has_place(s, e)))
             continue;
         if (over_quota(a, &e->job)) {
             a->held_low = true;
@@ -144,7 +159,7 @@ static struct entry *seat_victim(struct sched *s, bool for_low, uint64_t now_ns)
 
         if (e->paused)
             continue;
-        if (s->cfg.park_ns && e->skipped && waited(&e->skipped_ns, now_ns) >= s->cfg.park_ns)
+        if (is_parked(s, e, now_ns))
             return e;
         if (!for_low && is_low(e))
             best = e; /* in order of admission: the last one stays */
@@ -186,32 +201,45 @@ static bool fits(const struct sched *s, const struct entry *e) {
     return s->free_slots && has_place(s, e) && e->need <= s->free_pages;
 }
 
-static bool can_release(const struct entry *e) {
-    return e->job.movable && is_low(e) && !e->skipped;
+/* How gladly e gives its memory to head, 0 = not at all. An interactive head may also be a background job that
+ * waited long: two that do not fit together would take all that the other has read in turn, and neither would ever
+ * end. A parked one does not come back before its reader does. */
+static int release_rank(const struct sched *s, struct entry *e, const struct entry *head) {
+    bool chases = FAULT(sched_background_chases) ? is_low(head) : head->job.background;
+
+    if (!e->job.movable || FAULT(sched_no_release))
+        return 0;
+    if (e->skipped)
+        return is_parked(s, e, s->looked_ns) && !FAULT(sched_parked_keeps_memory) ? 3 : 0;
+    if (!is_low(e) || chases)
+        return 0;
+    return e->paused ? 2 : 1;
 }
 
 int sched_pick_release(struct sched *s, uint32_t *ret_job) {
     uint64_t pages = s->free_pages, slots = s->free_slots;
     const struct entry *head, *best = NULL;
+    int best_rank = 0;
     uint32_t at;
 
     accounts_refresh(s);
-    if (FAULT(sched_no_release) || queue_head(s, true, &at) < 0)
+    if (queue_head(s, true, &at) < 0)
         return -EAGAIN;
     head = &s->entries[s->queue[at]];
-    /* also one that waited long enough to count as interactive: two that do not fit together would take all that the
-     * other has read in turn, and neither would ever end */
-    if ((FAULT(sched_background_chases) ? is_low(head) : head->job.background) || (head->need <= pages && slots))
+    if (head->need <= pages && slots)
         return -EAGAIN;
     for (uint32_t i = 0; i < s->n_admitted; i++) {
-        const struct entry *e = &s->entries[s->admitted[i]];
+        struct entry *e = &s->entries[s->admitted[i]];
+        int rank = release_rank(s, e, head);
 
-        if (!can_release(e))
+        if (!rank)
             continue;
         pages += e->need;
         slots++;
-        if (!best || e->paused >= best->paused)
-            best = e; /* a paused one before a running one, and the last admitted of them */
+        if (rank < best_rank)
+            continue;
+        best = e; /* of several the last admitted */
+        best_rank = rank;
     }
     if (!best || pages < head->need || !slots)
         return -EAGAIN;
@@ -241,6 +269,7 @@ static void admit(struct sched *s, uint32_t at, uint64_t now_ns) {
     s->free_pages -= e->need;
     s->free_slots--;
     s->n_away -= e->away;
+    a->places += !e->away;
     e->away = false;
     e->state = SCHED_FILL;
     e->order = ++s->order;
@@ -349,6 +378,7 @@ static double future_admit(struct future *f, const struct entry *e, double from)
     const struct sched_config *c = &f->s->cfg;
     uint32_t seats = c->max_running < c->n_slots ? c->max_running : c->n_slots;
 
+    seats = seats < c->n_places ? seats : c->n_places;
     while (f->n && (f->n >= seats || f->pages < e->need)) {
         uint64_t at = future_next(f);
 
@@ -375,18 +405,20 @@ static uint32_t trial_head(const struct sched *s, const uint32_t *list, uint32_t
 
 void sched_positions(struct sched *s, uint64_t now_ns, sched_place_fn fn, void *ctx) {
     bool known = s->fill_ns > 0 && s->token_ns > 0;
-    uint32_t n = s->n_queue;
+    uint32_t n = 0;
     struct future f;
     double from = 0;
 
     promote(s, now_ns);
     accounts_refresh(s);
     future_begin(s, &f);
-    memcpy(s->scratch, s->queue, n * sizeof *s->scratch);
-    for (uint32_t i = 0; i < n; i++) {
-        struct account *a = account_of(s, &s->entries[s->scratch[i]]);
+    for (uint32_t i = 0; i < s->n_queue; i++) {
+        struct entry *e = &s->entries[s->queue[i]];
 
-        a->trial = account_key(a);
+        if (e->skipped)
+            continue; /* nobody waits for it */
+        account_of(s, e)->trial = account_key(account_of(s, e));
+        s->scratch[n++] = s->queue[i];
     }
     for (uint32_t place = 1; n; place++) {
         uint32_t best = trial_head(s, s->scratch, n), job = s->scratch[best];

@@ -163,7 +163,7 @@ void sched_served(struct sched *s, uint32_t job, uint32_t tokens) {
 
 static bool anybody_waits(const struct sched *s) {
     for (uint32_t i = 0; i < s->n_queue; i++)
-        if (!s->entries[s->queue[i]].held)
+        if (!is_passed_over(&s->entries[s->queue[i]]))
             return true;
     for (uint32_t i = 0; i < s->n_admitted; i++)
         if (s->entries[s->admitted[i]].paused && !s->entries[s->admitted[i]].skipped)
@@ -184,7 +184,7 @@ uint64_t sched_next_event(const struct sched *s) {
         if (e->job.deadline_ns < t)
             t = e->job.deadline_ns;
         /* one that was looked at after its time yields nothing by being looked at again */
-        if (park && e->skipped && !e->paused && e->skipped_ns + s->cfg.park_ns > s->looked_ns &&
+        if (park && e->skipped && (!e->paused || e->job.movable) && e->skipped_ns + s->cfg.park_ns > s->looked_ns &&
             e->skipped_ns + s->cfg.park_ns < t)
             t = e->skipped_ns + s->cfg.park_ns;
     }

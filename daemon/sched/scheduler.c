@@ -11,11 +11,15 @@
 
 enum { AREAS = 7 };
 
+static uint32_t places_of(const struct sched_config *cfg) {
+    return cfg->n_places ? cfg->n_places : cfg->n_slots;
+}
+
 /* Offsets of the areas, and the end of the last one behind them. */
 static int layout(const struct sched_config *cfg, uint64_t off[AREAS + 1]) {
     uint64_t at = 0, n;
     const uint64_t counts[AREAS] = { 1, cfg->max_jobs, (uint64_t)cfg->max_jobs + SPARE_ACCOUNTS, cfg->max_jobs,
-                                     cfg->n_slots, cfg->max_jobs, cfg->n_slots };
+                                     places_of(cfg), cfg->max_jobs, places_of(cfg) };
     const uint64_t sizes[AREAS] = { sizeof(struct sched), sizeof(struct entry), sizeof(struct account),
                                     sizeof(uint32_t), sizeof(uint32_t), sizeof(uint32_t),
                                     sizeof(struct ending) };
@@ -55,6 +59,7 @@ int sched_init(const struct sched_config *cfg, void *mem, uint64_t bytes, struct
         return -EINVAL;
     memset(mem, 0, (size_t)off[AREAS]);
     s->cfg = *cfg;
+    s->cfg.n_places = places_of(cfg);
     s->entries = (struct entry *)(void *)(base + off[1]);
     s->accounts = (struct account *)(void *)(base + off[2]);
     s->queue = (uint32_t *)(void *)(base + off[3]);
@@ -159,7 +164,7 @@ void sched_requeue(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_
         return;
     take_back(s, job, e);
     e->state = SCHED_QUEUED;
-    e->paused = e->skipped = e->promoted = false;
+    e->paused = e->promoted = false;
     e->away = true;
     s->n_away++;
     e->left = tokens ? tokens : 1;
@@ -179,8 +184,10 @@ void sched_remove(struct sched *s, uint32_t job) {
     if (e->state == SCHED_QUEUED) {
         list_remove(s->queue, &s->n_queue, job);
         s->n_away -= e->away;
+        a->places -= e->away;
     } else {
         take_back(s, job, e);
+        a->places--;
         if (e->out)
             s->answer = s->answer > 0 ? s->answer * 0.875 + e->out * 0.125 : e->out;
     }

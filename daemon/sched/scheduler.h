@@ -16,8 +16,13 @@
  * from a job that has been skipped for park_ns when anybody waits, and from a background job when an
  * interactive one waits.
  *
- * When an interactive job waits for memory that movable background jobs hold, sched_pick_release names one of them;
- * the caller takes it back and queues the job again with what must be computed to go on (sched_requeue).
+ * When a job waits for memory that movable jobs hold which are parked, skipped for park_ns, or an interactive one for
+ * that of background jobs, sched_pick_release names one of them; the caller takes it back and queues the job again
+ * with what must be computed to go on (sched_requeue). Such a job keeps its place among the caller's sequences, and
+ * one that is skipped is passed over until it no longer is.
+ *
+ * A user of whom a job is skipped may begin more only while fewer of the places are his than are free: so somebody
+ * whose readers stand still, however many, leaves half of what is left to the others.
  *
  * Fairness is by tokens, not by requests: every user carries the tokens served to it (prompt tokens computed
  * and output, divided by its weight); the queued job of the least served user goes first, and so does the next
@@ -55,6 +60,7 @@ struct sched_config {
     uint32_t max_jobs;    /* job numbers run from 0 */
     uint32_t max_running; /* seats */
     uint32_t n_pages, n_slots;
+    uint32_t n_places;    /* sequences the caller has room for: running, paused and without memory; 0 = n_slots */
     uint32_t page_tokens;
     uint32_t max_queued;  /* jobs beyond max_running that may be there; 0 = as many as there are numbers */
     uint64_t aging_ns;    /* a prompt that waited this long for a chunk gets its user's next one */
@@ -97,7 +103,7 @@ void sched_remove(struct sched *s, uint32_t job);
 /* What is free now, as the engine knows it: ids in the pools and those it would take from its cache. Without a
  * call sched counts by itself from what the pools had at the start. */
 void sched_available(struct sched *s, uint32_t pages, uint32_t slots);
-/* Sequences that the caller could begin besides those of the jobs that were admitted; without a call only n_slots
+/* Sequences that the caller could begin besides those of the jobs that were admitted; without a call only n_places
  * bounds them. A job that was queued again has one. */
 void sched_set_places(struct sched *s, uint32_t places);
 /* What a queued job would take after a hit in a cache: fresh pages, and prompt tokens still to compute (at
@@ -114,8 +120,8 @@ int sched_admit(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
 /* The job that sched_admit would take if there were room for it, whatever it needs: whose hit to look up and
  * whom to make room for. -EAGAIN: none. */
 int sched_peek(struct sched *s, uint64_t now_ns, uint32_t *ret_job);
-/* A background job that must give up slot and pages for an interactive one that waits for memory and would then have
- * it. -EAGAIN: none. */
+/* A job that must give up slot and pages for one that waits for memory and would then have it, as of the last
+ * sched_admit: a parked one, else a background one for an interactive one. -EAGAIN: none. */
 int sched_pick_release(struct sched *s, uint32_t *ret_job);
 /* It has: the job is queued again, with so many tokens to read before it goes on. */
 void sched_requeue(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_ns);
@@ -139,7 +145,7 @@ void sched_filled(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_n
 uint32_t sched_pick_decode(const struct sched *s, uint32_t *ret_jobs, uint32_t max);
 /* Charges tokens of output to the job's user. */
 void sched_served(struct sched *s, uint32_t job, uint32_t tokens);
-/* A skipped job keeps everything it has and takes no part in steps. */
+/* A skipped job takes no part in steps. It keeps what it has until it is parked and somebody needs it. */
 void sched_skip(struct sched *s, uint32_t job, bool skipped, uint64_t now_ns);
 
 /* The earliest moment at which something must happen by itself: a deadline, or a seat to be taken from a

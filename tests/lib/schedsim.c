@@ -256,7 +256,7 @@ static void arrive(struct sim *m, uint32_t i) {
     struct job *j = &m->job[i];
     struct sched_job w = { .uid = j->uid, .prompt_tokens = j->prompt, .budget_tokens = j->budget,
                            .weight = m->weight[j->uid], .background = j->background,
-                           .movable = j->background, .deadline_ns = SCHED_NEVER };
+                           .movable = true, .deadline_ns = SCHED_NEVER };
     int r;
 
     if (j->deadline != SCHED_NEVER)
@@ -286,11 +286,15 @@ static bool in_chunk(const struct sim *m, uint32_t job) {
     return false;
 }
 
+static bool is_stalled(const struct sim *m, const struct job *j) {
+    return j->stall_at <= m->now && m->now < j->stall_at + j->stall_ns;
+}
+
 static void release(struct sim *m, uint32_t i) {
     struct job *j = &m->job[i];
 
-    if (!j->background)
-        fail(m, "job %u is none of the background and was released", i);
+    if (!j->background && !is_stalled(m, j))
+        fail(m, "job %u is none of the background, its reader reads, and it was released", i);
     j->again |= sched_job_state(m->s, i) == SCHED_DECODE;
     if (j->again && j->q.read < j->q.pos)
         j->q.read = j->q.pos;
@@ -302,7 +306,7 @@ static void release(struct sim *m, uint32_t i) {
 static void admit(struct sim *m) {
     uint32_t head, got, pages, slots;
 
-    for (;;) {
+    for (uint32_t n = 0; n < 4 * JOBS; n++) {
         simcache_available(&m->cache, &pages, &slots);
         sched_available(m->s, pages, slots);
         if (sched_peek(m->s, clock_of(m), &head) == 0)
@@ -321,16 +325,13 @@ static void admit(struct sim *m) {
         if (!m->job[got].admitted)
             m->job[got].admitted = m->now;
     }
-}
-
-static bool is_stalled(const struct sim *m, const struct job *j) {
-    return j->stall_at <= m->now && m->now < j->stall_at + j->stall_ns;
+    fail(m, "jobs take each other's memory without end");
 }
 
 static void skips(struct sim *m) {
     m->looked = m->now;
     for (uint32_t i = 0; i < m->n_jobs; i++)
-        if (is_live(&m->job[i]) && m->job[i].q.holds)
+        if (is_live(&m->job[i]) && m->job[i].admitted)
             sched_skip(m->s, i, is_stalled(m, &m->job[i]), clock_of(m));
 }
 

@@ -426,23 +426,6 @@ START_TEST(at_most_four) {
 }
 END_TEST
 
-/* On the way through a very long prompt there is a checkpoint at fixed distances, besides its own marks. */
-START_TEST(marks_of_a_long_prompt) {
-    struct eng_seq q = { .cache = { .on = true, .n_marks = 2,
-                                    .marks = { { 640, PREFIX_TURN }, { 40000, PREFIX_END } } } };
-
-    open_nano("cpu", (struct engine_options){ 0 });
-    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 0), 640);
-    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 640), ECACHE_LONG);
-    ck_assert_uint_eq(ecache_next_mark(run.e, &q, ECACHE_LONG), 2 * ECACHE_LONG);
-    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 2 * ECACHE_LONG), 40000);
-    ck_assert_uint_eq(ecache_next_mark(run.e, &q, UINT32_MAX - 63), UINT32_MAX);
-    q.cache.on = false;
-    ck_assert_uint_eq(ecache_next_mark(run.e, &q, 0), UINT32_MAX);
-    close_nano();
-}
-END_TEST
-
 /* ---- too little of everything ---- */
 
 /* The pool holds one sequence and a half: the cache gives its pages back, nobody waits for it, nothing is wrong. */
@@ -570,7 +553,6 @@ int main(void) {
     tcase_add_test(tc, users_are_apart);
     tcase_add_test(tc, not_wished);
     tcase_add_test(tc, at_most_four);
-    tcase_add_test(tc, marks_of_a_long_prompt);
     tcase_add_test(tc, small_pool);
     tcase_add_test(tc, pool_of_one);
     tcase_add_test(tc, penalties_see_what_was_found);

@@ -262,7 +262,7 @@ START_TEST(background_gives_its_memory) {
     struct sched_req q[2] = { request(4), request(2) };
 
     penalised(&q[0]);
-    q[1].ignore_eos = q[0].background = true;
+    q[1].ignore_eos = q[1].no_cache = q[0].background = true;
     open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = 2 });
     submit(&q[0]);
     round_until_end(4);
@@ -272,10 +272,12 @@ START_TEST(background_gives_its_memory) {
     /* in its prompt, at its answer's first token, and with states of the answer on the grid and off it */
     for (uint32_t k = 0; k < 5; k++) {
         static const uint32_t after[] = { 0, 1, 5, 70, 90 };
+        struct prefix_counts c;
         bool away = false;
 
-        open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = k % 2 ? 2 : 6, .context_tokens = 1024,
+        open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = k % 2 ? 2 : 16, .context_tokens = 1024,
                                            .n_pages = 4, .prefill_tokens = 128 });
+        r.e->long_tokens = 128;
         submit(&q[0]);
         do
             rounds(1);
@@ -286,6 +288,8 @@ START_TEST(background_gives_its_memory) {
             for (uint32_t i = 0; (r.s[2].gen != 1 + again || !r.s[2].ends) && i < 100000; i++) {
                 rounds(1);
                 away |= r.e->seqs[0].away;
+                prefix_get_counts(r.e->prefix, &c);
+                ck_assert_uint_le(c.checkpoints, 4); /* all are of the one request */
             }
             same_as_alone(2);
             rounds(3);
@@ -293,10 +297,61 @@ START_TEST(background_gives_its_memory) {
         ck_assert(away);
         ck_assert_uint_eq(r.s[4].ends, 0);
         round_until_end(4);
+        prefix_get_counts(r.e->prefix, &c);
+        ck_assert_uint_le(c.checkpoints, 4);
         ck_assert_uint_eq(r.s[4].n_tokens, 100);
         ck_assert_mem_eq(r.s[4].tokens, undisturbed.tokens, 100 * sizeof(uint32_t));
         ck_assert_uint_eq(r.s[4].firsts, 1);
         close_cached();
+    }
+}
+END_TEST
+
+/* One user's readers stand still, some before the first token, and hold all memory and all places he may have: another
+ * user's request is answered after park_ms, and when the readers come back each answer is what it is alone. */
+START_TEST(stalled_readers_keep_nobody_out) {
+    for (uint32_t k = 0; k < 6; k++) {
+        struct sched_req q[N];
+        uint32_t stalled = 0;
+        bool away = false;
+
+        open_nano((struct engine_options){ .max_seqs = 2, .cache_slots = k % 3, .park_ms = 1, .n_pages = 4 });
+        r.metered = true;
+        for (uint32_t i = 0; i < N; i++) {
+            q[i] = request(i);
+            q[i].ignore_eos = true;
+            q[i].no_cache = k >= 3;
+            q[i].uid = i == 4;
+            atomic_store(&r.credit[i].records, i == 4 ? 1000 : i % 2 ? 3 + stream_token_records(0) : 0);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            submit(&q[i]);
+        for (uint32_t i = 0; i < 40; i++) {
+            engrun_sleep_ms(1);
+            rounds(2);
+        }
+        for (uint32_t i = 0; i < 6; i++)
+            stalled += r.e->seqs[i].used;
+        ck_assert_uint_eq(stalled, 3); /* of six: half, and no more */
+        submit(&q[4]);
+        for (uint32_t i = 0; !r.s[4].ends && i < 1000; i++) {
+            engrun_sleep_ms(1);
+            rounds(1);
+            for (uint32_t n = 0; n < 6; n++)
+                away |= r.e->seqs[n].away;
+        }
+        same_as_alone(4);
+        ck_assert(away);
+        for (uint32_t i = 0; i < 4; i++)
+            engrun_credit(&r, i, 1000);
+        for (uint32_t i = 0; i < 4; i++) {
+            round_until_end(i);
+            same_as_alone(i);
+        }
+        if (k % 3 == 0)
+            close_nano();
+        else
+            close_cached();
     }
 }
 END_TEST
@@ -391,6 +446,7 @@ int main(void) {
     tcase_add_test(tc, a_seat_at_once);
     tcase_add_test(tc, background_gives_way);
     tcase_add_test(tc, background_gives_its_memory);
+    tcase_add_test(tc, stalled_readers_keep_nobody_out);
     tcase_add_test(tc, cancelled_without_memory);
     tcase_add_test(tc, queue_is_bounded);
     tcase_add_test(tc, waits_are_told);
