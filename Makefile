@@ -89,7 +89,7 @@ inc_daemon/emit    := daemon/emit daemon/text daemon/base ipc
 inc_daemon/main    := daemon/main daemon/conn daemon/prep daemon/emit daemon/engine daemon/grammar daemon/sched daemon/model \
                       daemon/mem daemon/text daemon/loop daemon/base kernels ipc
 # Tools are built from the daemon's own rooms, never from conn or emit.
-inc_daemon/tool    := daemon/tool daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base kernels
+inc_daemon/tool    := daemon/tool daemon/engine daemon/sched daemon/model daemon/mem daemon/text daemon/base kernels kernels/host
 
 pkg_daemon/base  := libsystemd
 pkg_daemon/loop  := liburing

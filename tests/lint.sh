@@ -41,7 +41,7 @@ done
 size=$(files '*' | tr '\n' '\0' | xargs -0 stat -c %s 2>/dev/null | awk '{ s += $1 } END { print s }')
 [ "$size" -lt $((48 << 20)) ] || say "tracked files are $size bytes, 48 MiB at most"
 
-for p in glmd.8 glmd.conf.5 glm-eval.1; do [ -e "daemon/man/$p" ] || say "daemon/man/$p is missing"; done
+for p in glmd.8 glmd.conf.5 glm-eval.1 glm-pack.1; do [ -e "daemon/man/$p" ] || say "daemon/man/$p is missing"; done
 for p in glmctl.1 libglmd.3; do [ -e "client/man/$p" ] || say "client/man/$p is missing"; done
 for f in daemon/man/*.[0-9] client/man/*.[0-9]; do
     out=$(cd "$(dirname "$f")" && mandoc -T lint -W warning "$(basename "$f")" 2>&1 | grep -v "outdated mandoc.db")

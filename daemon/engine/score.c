@@ -16,6 +16,7 @@ struct scorer {
     struct mem_slot slot;
     struct mem_page *pages;
     uint32_t n_pages;
+    float *logits; /* of a row */
     float *peek; /* activations of a chunk */
     uint64_t peek_floats;
     bool draft;
@@ -72,6 +73,12 @@ static int take_results(struct scorer *s, uint32_t lane, uint32_t pos0) {
         if (w->source == KERN_SOURCE_TRUNK) {
             if (s->out->rows)
                 row_from(&s->out->rows[pos], &res[i]);
+            if (s->q->logits) {
+                r = kern_peek(e->k, lane, KERN_PEEK_LOGITS, i, 1, s->logits, rows);
+                if (r < 0)
+                    break;
+                s->q->logits(s->q->ctx, pos, s->logits);
+            }
             if (pos + 1 == s->q->n_ids && s->out->logits_last)
                 r = kern_peek(e->k, lane, KERN_PEEK_LOGITS, i, 1, s->out->logits_last, rows);
         } else {
@@ -199,7 +206,8 @@ int score_prompt(struct engine *e, const struct score_query *q, const struct sco
     s.pages = calloc(s.n_pages, sizeof *s.pages);
     s.peek_floats = (uint64_t)e->opt.prefill_tokens * e->kc.model.hc_mult * e->kc.model.hidden;
     s.peek = q->show ? calloc(s.peek_floats, sizeof *s.peek) : NULL;
-    if (!s.pages || (q->show && !s.peek)) {
+    s.logits = q->logits ? calloc(e->kc.model.vocab_rows, sizeof *s.logits) : NULL;
+    if (!s.pages || (q->show && !s.peek) || (q->logits && !s.logits)) {
         r = xerr_set(err, -ENOMEM, "evaluation: no memory");
     } else if ((r = mem_pages_take(&e->pages, s.n_pages, s.pages)) < 0) {
         xerr_set(err, r, "evaluation: %u ids need %u pages, fewer are free", q->n_ids, s.n_pages);
@@ -215,6 +223,7 @@ int score_prompt(struct engine *e, const struct score_query *q, const struct sco
     }
     free(s.pages);
     free(s.peek);
+    free(s.logits);
     return r < 0 ? r : 0;
 }
 

@@ -21,6 +21,8 @@ struct score_query {
     /* Activations entering trunk layer `layer` as [n][hc][E], and with layer == n_layers the final hidden as
      * [n][E], of prefilled rows row0 ..; NULL = not wanted. */
     void (*show)(void *ctx, uint32_t layer, uint32_t row0, uint32_t n, const float *v);
+    /* The trunk's logits of every row that rows are asked for, [vocab_rows] each; NULL = not wanted. */
+    void (*logits)(void *ctx, uint32_t pos, const float *v);
     void *ctx;
 };
 

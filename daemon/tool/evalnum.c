@@ -46,19 +46,20 @@ char *eval_read_file(const char *path, uint64_t *ret_bytes) {
     size_t n = 0;
 
     if (!f) {
-        fprintf(stderr, "glm-eval: %s: cannot open: %s\n", path, strerror(errno));
+        fprintf(stderr, "%s: %s: cannot open: %s\n", program_invocation_short_name, path, strerror(errno));
         return NULL;
     }
     if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_TEXT) {
-        fprintf(stderr, "glm-eval: %s: expected a regular file of at most %d MiB\n", path, MAX_TEXT >> 20);
+        fprintf(stderr, "%s: %s: expected a regular file of at most %d MiB\n", program_invocation_short_name,
+                path, MAX_TEXT >> 20);
     } else if (!(text = malloc((size_t)st.st_size + 1))) {
-        fprintf(stderr, "glm-eval: %s: no memory to read it\n", path);
+        fprintf(stderr, "%s: %s: no memory to read it\n", program_invocation_short_name, path);
     } else {
         n = fread(text, 1, (size_t)st.st_size, f);
         text[n] = 0;
         if (n != (size_t)st.st_size) {
-            fprintf(stderr, "glm-eval: %s: cannot read: found %zu of %lld bytes\n", path, n,
-                    (long long)st.st_size);
+            fprintf(stderr, "%s: %s: cannot read: found %zu of %lld bytes\n", program_invocation_short_name,
+                    path, n, (long long)st.st_size);
             free(text);
             text = NULL;
         }

@@ -72,7 +72,10 @@ static int fp8_rows(const struct kern_store *s, uint64_t cols, const float *w, u
         uint64_t k0 = b * width, wide = k0 + width < cols ? width : cols - k0;
         /* one scale for every row: the rows may come in parts */
         float f, top = !s->block_rows && !s->block_cols ? amax : amax_of(w + k0, cols, n, wide);
-        int r = put_scale(s, scale, grid_row * across + b, top ? top / 448 : 1, &f);
+        uint8_t mine[4];
+        bool there = row0 == 0 || s->block_rows; /* not the one scale of all rows, which is written already */
+        int r =
+            put_scale(s, there ? scale : mine, there ? grid_row * across + b : 0, top ? top / 448 : 1, &f);
         if (r < 0)
             return r;
         for (uint64_t i = 0; i < n; i++)
@@ -220,7 +223,8 @@ int host_quant_rows(const struct kern_store *s, uint64_t rows, uint64_t cols, co
         return r;
     if (piece[KERN_PIECE_GLOBAL]) {
         global = host_quant_global(amax);
-        quant_put32(piece[KERN_PIECE_GLOBAL], quant_bits(global));
+        if (row0 == 0)
+            quant_put32(piece[KERN_PIECE_GLOBAL], quant_bits(global));
     }
     for (uint64_t i = 0; r == 0 && i < n; i += unit) {
         uint64_t here = n - i < unit ? n - i : unit;

@@ -18,11 +18,12 @@ uint64_t host_quant_unit(const struct kern_store *s, uint64_t rows);
 /* *amax grows to the largest magnitude of w[0 .. n). -EDOM: a number is not finite. */
 int host_quant_scan(const float *w, uint64_t n, float *amax);
 
-/* Rows [row0, row0 + n), w [n][cols], into their places in the pieces of the whole matrix; row0 is a multiple
- * of the unit, n too unless the matrix ends there. amax is that of the whole matrix: what decides the factor
- * of the whole matrix where a store has one (NVFP4, FP8 with one scale). A scale of nothing but zeros is 1.
- * Numbers so small that their scale cannot be held become 0. -EDOM: a number is not finite; -ERANGE: one is
- * too large for the scales of this store. */
+/* Rows [row0, row0 + n), w [n][cols], into their places in the pieces of the whole matrix; row0 is a multiple of
+ * the unit, n too unless the matrix ends there. amax is that of the whole matrix: what decides the factor of the
+ * whole matrix where a store has one (NVFP4, FP8 with one scale). What belongs to the whole matrix is written
+ * with row 0; other rows may then be done by several threads at once. A scale of nothing but zeros is 1. Numbers
+ * so small that their scale cannot be held become 0.
+ * -EDOM: a number is not finite; -ERANGE: one is too large for the scales of this store. */
 int host_quant_rows(const struct kern_store *s, uint64_t rows, uint64_t cols, const float *w, uint64_t row0,
                     uint64_t n, float amax, void *const piece[KERN_PIECES], void *scratch);
 

@@ -197,7 +197,7 @@ int quant_exl3(const struct kern_store *st, uint64_t rows, uint64_t cols, const 
             s->value[i] = host_f16_f32(host_exl3_value(st->codebook, (uint16_t)i));
         s->codebook = st->codebook;
     }
-    for (uint64_t k = 0; k < cols; k++)
+    for (uint64_t k = 0; row0 == 0 && k < cols; k++)
         quant_put16(suh + 2 * k, negative(k) ? 0xbc00 : 0x3c00);
     if ((r = output_scales(st, cols, w, row0, svh)) < 0)
         return r;

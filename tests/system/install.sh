@@ -31,7 +31,7 @@ for f in "$usr"/lib/systemd/system/*; do
     done
 done
 grep -q '^ExecStart=/' "$usr/lib/systemd/system/glmd.service" || say "glmd.service starts nothing"
-for p in bin/glmctl bin/glm-eval sbin/glmd; do
+for p in bin/glmctl bin/glm-eval bin/glm-pack sbin/glmd; do
     "$usr/$p" --version >/dev/null || say "$p does not run"
 done
 

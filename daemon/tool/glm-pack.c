@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* glm-pack: a BF16 checkpoint into any format the daemon reads, in the form other programs read, too. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pack.h"
+
+static const char usage[] =
+    "usage: glm-pack IN_DIR OUT_DIR --format FORMAT [options]\n"
+    "       glm-pack --check DIR [--json]\n"
+    "\n"
+    "Writes the BF16 checkpoint IN_DIR into OUT_DIR in another weight format.\n"
+    "\n"
+    "  --format FORMAT     of the routed experts and, from eight bits on, of attention, shared experts and "
+    "dense layers:\n"
+    "                      %s\n"
+    "  --part PATTERN=F    another format, or bf16, for a part (experts, shared, dense, mla, kda, lm_head, "
+    "embed, kv_b,\n"
+    "                      indexer, gates, draft) or for all modules whose names fit a glob; the last that "
+    "fits\n"
+    "                      decides; may be given 32 times\n"
+    "  --text FILE         afterwards compare the answers of both on this text\n"
+    "  --backend ref|cpu   what computes them (default cpu)\n"
+    "  --json              one JSON document instead of lines\n"
+    "  --check DIR         read a checkpoint in any format as the daemon does, and compare it with what was "
+    "written\n"
+    "  --help, --version\n"
+    "\n"
+    "Nothing is overwritten. After an interruption the same command goes on where it was.\n"
+    "Exit status: 0 done, or good; 1 not good; 2 it could not be done.\n";
+
+static int misuse(const char *what, const char *value) {
+    fprintf(stderr, "glm-pack: %s%s%s%s; see glm-pack --help\n", what, value ? " \"" : "", value ? value : "",
+            value ? "\"" : "");
+    return PACK_TROUBLE;
+}
+
+enum { OPT_FORMAT = 1, OPT_PART, OPT_TEXT, OPT_BACKEND, OPT_JSON, OPT_CHECK, OPT_HELP, OPT_VERSION };
+
+static const struct option longs[] = {
+    { "format", required_argument, NULL, OPT_FORMAT },
+    { "part", required_argument, NULL, OPT_PART },
+    { "text", required_argument, NULL, OPT_TEXT },
+    { "backend", required_argument, NULL, OPT_BACKEND },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "check", required_argument, NULL, OPT_CHECK },
+    { "help", no_argument, NULL, OPT_HELP },
+    { "version", no_argument, NULL, OPT_VERSION },
+    { NULL, 0, NULL, 0 },
+};
+
+struct command {
+    struct pack_options o;
+    const char *check;
+    int done; /* -1: go on, else the exit status */
+};
+
+static int add_rule(struct pack_options *o, char *arg) {
+    char *eq = strrchr(arg, '=');
+    const struct pack_format *f = eq ? pack_format_find(eq + 1) : NULL;
+
+    if (!eq || eq == arg)
+        return misuse("--part: expected PATTERN=FORMAT, found", arg);
+    if (!f)
+        return misuse("--part: found an unknown format,", eq + 1);
+    if (o->n_rules == PACK_MAX_PARTS)
+        return misuse("--part: more than 32 of them", NULL);
+    *eq = 0;
+    o->rule[o->n_rules++] = (struct pack_rule){ .pattern = arg, .f = f };
+    return PACK_OK;
+}
+
+static int set_option(struct command *c, int opt) {
+    switch (opt) {
+    case OPT_FORMAT:
+        c->o.format = pack_format_find(optarg);
+        return c->o.format ? PACK_OK : misuse("--format: found an unknown format,", optarg);
+    case OPT_PART:
+        return add_rule(&c->o, optarg);
+    case OPT_TEXT:
+        c->o.text = optarg;
+        return PACK_OK;
+    case OPT_BACKEND:
+        c->o.backend = optarg;
+        if (strcmp(optarg, "ref") != 0 && strcmp(optarg, "cpu") != 0)
+            return misuse("--backend: expected ref or cpu, found", optarg);
+        return PACK_OK;
+    case OPT_JSON:
+        c->o.json = true;
+        return PACK_OK;
+    case OPT_CHECK:
+        c->check = optarg;
+        return PACK_OK;
+    case OPT_HELP:
+        printf(usage, pack_format_words());
+        c->done = PACK_OK;
+        return PACK_OK;
+    case OPT_VERSION:
+        printf("glm-pack %s\n", GLMD_VERSION);
+        c->done = PACK_OK;
+        return PACK_OK;
+    default:
+        fprintf(stderr, "see glm-pack --help\n");
+        return PACK_TROUBLE;
+    }
+}
+
+int main(int argc, char **argv) {
+    struct command c = { .o = { .backend = "cpu" }, .done = -1 };
+    int opt, r;
+
+    while ((opt = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        r = set_option(&c, opt);
+        if (r != PACK_OK || c.done >= 0)
+            return r != PACK_OK ? r : c.done;
+    }
+    if (c.check && (optind < argc || c.o.format || c.o.n_rules || c.o.text))
+        return misuse("--check stands alone, but for --json", NULL);
+    if (!c.check && argc - optind != 2)
+        return misuse("expected two directories, the source and a new one", NULL);
+    if (!c.check && !c.o.format)
+        return misuse("no --format", NULL);
+    if (c.check) {
+        r = pack_check(c.check, c.o.json);
+    } else {
+        c.o.in = argv[optind];
+        c.o.out = argv[optind + 1];
+        r = pack_run(&c.o);
+    }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "glm-pack: cannot write the results: %s\n", strerror(errno));
+        return PACK_TROUBLE;
+    }
+    return r;
+}
