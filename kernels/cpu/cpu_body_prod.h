@@ -8,8 +8,11 @@
 #ifndef GLMD_CPU_BODY_PROD_H
 #define GLMD_CPU_BODY_PROD_H
 
+/* R rows of P panels over k inputs. Weights come from far away and the machine's own reading ahead leaves
+ * gaps: the panels at `ask`, which are next, are asked for meanwhile (kernels/NOTES.md). A line holds two
+ * inputs: where a step loads from many panels, only every second input asks. */
 ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint32_t k, const float *const *x,
-                 float *const *out, int first) {
+                 float *const *out, int first, const uint32_t *ask) {
     v16 acc[8][8], wv[8];
     V16_FOR(r, 0, R) {
         V16_FOR(p, 0, P) {
@@ -18,6 +21,11 @@ ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint
     }
     for (uint32_t i = 0; i < k; i++) {
         v16 x0 = v_set(x[0][i]);
+        if (P < 4 || i % 2 == 0) {
+            V16_FOR(p, 0, P) {
+                __builtin_prefetch(ask + (size_t)p * panel + (size_t)i * 8, 0, 3);
+            }
+        }
         V16_FOR(p, 0, P) {
             wv[p] = v_ldw(w + (size_t)p * panel + (size_t)i * 8);
             acc[0][p] = v_fma(x0, wv[p], acc[0][p]);
@@ -38,22 +46,29 @@ ALWAYS void tile(const int R, const int P, const uint32_t *w, size_t panel, uint
 
 #define HALF(P) ((P) >= 4 ? (P) / 2 : 1)
 
-/* One block of R rows over n panels and one chain of inputs, P panels at a time, the last ones fewer. */
+/* What follows n panels at w, of which `left` are still to come in this call; at its end the same ones. */
+ALWAYS const uint32_t *panels_next(const uint32_t *w, size_t panel, uint32_t n, uint32_t left) {
+    return left > n ? w + n * panel : w;
+}
+
+/* One block of R rows over n panels and one chain of inputs, P panels at a time, the last ones fewer; `left`
+ * panels are to come in the whole product, these included. */
 #define PROD_ROWS(R, P)                                                                                      \
-    static void prod_##R(const uint32_t *w, size_t panel, uint32_t n, uint32_t k, const float *const *x,     \
-                         float *const *out, int first) {                                                     \
+    static void prod_##R(const uint32_t *w, size_t panel, uint32_t n, uint32_t left, uint32_t k,             \
+                         const float *const *x, float *const *out, int first) {                              \
         for (uint32_t p = 0; p < n;) {                                                                       \
+            const uint32_t *at = w + p * panel;                                                              \
             float *o[R];                                                                                     \
             for (int r = 0; r < R; r++)                                                                      \
                 o[r] = out[r] + 16 * (size_t)p;                                                              \
             if (n - p >= P) {                                                                                \
-                tile(R, P, w + p * panel, panel, k, x, o, first);                                            \
+                tile(R, P, at, panel, k, x, o, first, panels_next(at, panel, P, left - p));                  \
                 p += P;                                                                                      \
             } else if (n - p >= HALF(P)) {                                                                   \
-                tile(R, HALF(P), w + p * panel, panel, k, x, o, first);                                      \
+                tile(R, HALF(P), at, panel, k, x, o, first, panels_next(at, panel, HALF(P), left - p));      \
                 p += HALF(P);                                                                                \
             } else {                                                                                         \
-                tile(R, 1, w + p * panel, panel, k, x, o, first);                                            \
+                tile(R, 1, at, panel, k, x, o, first, panels_next(at, panel, 1, left - p));                  \
                 p++;                                                                                         \
             }                                                                                                \
         }                                                                                                    \
@@ -79,9 +94,9 @@ ALWAYS uint32_t prod_block(uint32_t left) {
 
 static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
                       const uint32_t *idx, uint32_t rows, float *out, size_t ldo) {
-    static void (*const by_rows[9])(const uint32_t *, size_t, uint32_t, uint32_t, const float *const *,
-                                    float *const *, int) = {NULL,   prod_1, prod_2, prod_3,
-                                                            prod_4, prod_5, prod_6, PROD_MANY};
+    static void (*const by_rows[9])(const uint32_t *, size_t, uint32_t, uint32_t, uint32_t,
+                                    const float *const *, float *const *, int) = {
+        NULL, prod_1, prod_2, prod_3, prod_4, prod_5, prod_6, PROD_MANY};
     size_t panel = (size_t)k * 8;
     /* A few panels and one chain of inputs at a time, all rows over them: weights come from memory once, in
      * order, and stay in the first-level cache for the remaining row blocks. */
@@ -98,7 +113,7 @@ static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, c
                     xr[r] = x + (idx ? idx[r0 + r] : r0 + r) * ldx + k0;
                     o[r] = out + (r0 + r) * ldo + (size_t)(p - p0) * 16;
                 }
-                by_rows[b](w + p * panel + (size_t)k0 * 8, panel, n, kn, xr, o, k0 == 0);
+                by_rows[b](w + p * panel + (size_t)k0 * 8, panel, n, p1 - p, kn, xr, o, k0 == 0);
                 r0 += b;
             }
         }
