@@ -6,6 +6,7 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ctl.h"
@@ -151,14 +152,31 @@ static int put(const struct ctl_buf *b) {
     return CTL_EXIT_OUTPUT;
 }
 
-/* Until the daemon has numbers or is gone. */
-static int await_numbers(glmd_conn *c, struct glmd_numbers *n) {
-    int r;
-    while ((r = glmd_get_numbers(c, n)) == -EAGAIN) {
-        r = glmd_wait(c, SECOND / 10);
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
+}
+
+/* Lets so much time pass, whatever events there are: none is drawn. Negative: the daemon is gone. */
+static int pass(glmd_conn *c, int64_t ns) {
+    int64_t until = now_ns() + ns;
+    for (int64_t now = until - ns; now < until; now = now_ns()) {
+        struct glmd_event e = {.size = sizeof e};
+        int r = glmd_wait(c, until - now);
+        while (r == 1)
+            r = glmd_next(c, &e);
         if (r < 0 && r != -EINTR)
             return r;
     }
+    return 0;
+}
+
+/* Until the daemon has numbers or is gone. */
+static int await_numbers(glmd_conn *c, struct glmd_numbers *n) {
+    int r;
+    while ((r = glmd_get_numbers(c, n)) == -EAGAIN && (r = pass(c, SECOND / 10)) == 0)
+        ;
     return r;
 }
 
@@ -188,15 +206,6 @@ static int show(glmd_conn *c, const struct ctl_args *a, bool tty) {
     return r;
 }
 
-/* A second, in which the daemon may go away. */
-static int pause_a_second(glmd_conn *c) {
-    struct glmd_event e;
-    int r = glmd_wait(c, SECOND);
-    while (r == 1 && glmd_next(c, &e) == 1)
-        ;
-    return r < 0 && r != -EINTR ? r : 0;
-}
-
 int ctl_top(const struct ctl_args *a) {
     struct ctl_args ask = *a;
     glmd_conn *c;
@@ -210,7 +219,7 @@ int ctl_top(const struct ctl_args *a) {
         return r;
     bool tty = !a->once && isatty(1);
     while ((r = show(c, a, tty)) == CTL_EXIT_OK && !a->once) {
-        int e = pause_a_second(c);
+        int e = pass(c, SECOND);
         if (e < 0) {
             ctl_err("the daemon went away: %s", glmd_strerror(e));
             r = CTL_EXIT_LOST;

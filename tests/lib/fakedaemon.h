@@ -109,6 +109,7 @@ struct fake_script {
     uint32_t repeat;         /* times the tokens are played, 0: once */
     uint32_t progress_steps; /* PROGRESS records before the first token */
     uint32_t delay_us;       /* before each token */
+    uint32_t notice_ms;      /* between notices to every connection, 0: none */
     int status;              /* of END; with error_text an ERROR comes first and nothing else */
     const char *error_text;
     uint16_t reason;

@@ -36,6 +36,7 @@ struct served {
     bool used;
     struct fake f;
     struct run runs[MAX_RUNS];
+    uint64_t notice_ns; /* when the next one is due */
 };
 
 static uint64_t now_ns(void) {
@@ -176,10 +177,25 @@ static void drop(struct served *v) {
     *v = (struct served){.used = false};
 }
 
+/* Returns when the next one is due, as a poll timeout. */
+static int notice(struct fakeserver *s, struct served *v, uint64_t now) {
+    struct hello_msg m = {.type = GLMW_PKT_NOTICE};
+    m.u.notice.what = GLMW_NOTICE_STATE;
+    m.u.notice.state = GLMW_STATE_READY;
+    memcpy(m.u.notice.model, "fake", 5);
+    if (!v->used || !s->script.notice_ms)
+        return -1;
+    if (now >= v->notice_ns) {
+        fake_packet(&v->f, &m);
+        v->notice_ns = now + s->script.notice_ms * 1000000ull;
+    }
+    return (int)((v->notice_ns - now) / 1000000u) + 1;
+}
+
 /* Plays what is due.  Returns when to look again, as a poll timeout. */
 static int turn(struct fakeserver *s, struct served *v) {
     uint64_t now = now_ns();
-    int wait = -1;
+    int wait = notice(s, v, now);
     if (v->used)
         entries(s, v);
     for (unsigned i = 0; v->used && i < MAX_RUNS; i++) {

@@ -10,12 +10,15 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemonfix.h"
+#include "fakedaemon.h"
 #include "leakcheck.h"
 #include "runprog.h"
 #include "server.h"
+#include "wire_num.h"
 
 #define TOOL TEST_BUILD "/glmctl"
 
@@ -297,6 +300,39 @@ START_TEST(top_ends_with_the_daemon) {
 }
 END_TEST
 
+static void some_numbers(struct glmw_welcome *w, struct glmw_d *d, void *arg) {
+    struct glmw_numbers n = {.scope = 2, .seats = 8};
+
+    (void)w, (void)arg;
+    glmw_block_write((uint8_t *)d + GLMW_NUMBERS_OFF, &n, sizeof n);
+}
+
+/* Whatever the daemon says meanwhile. */
+START_TEST(top_draws_by_the_clock) {
+    static const struct fake_options numbers = {.features = FAKE_FEATURES | GLMW_FEAT_NUMBERS, .spoil = some_numbers};
+    static const struct fake_script talkative = {.notice_ms = 20};
+    struct timespec from, to;
+    struct fakeserver s;
+    int pictures = 0;
+    const char *const argv[] = {TOOL, "top", "--socket", s.path, NULL};
+
+    fakeserver_start(&s, &talkative, &numbers);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    runprog_start(&p, argv, NULL, false, false);
+    do {
+        runprog_expect(&p, "seats");
+        p.out_len = 0;
+        p.out_text[0] = 0;
+        pictures++;
+        clock_gettime(CLOCK_MONOTONIC, &to);
+    } while (pictures < 3);
+    ck_assert_int_eq(kill(p.pid, SIGINT), 0);
+    ck_assert_int_eq(runprog_finish(&p), -SIGINT);
+    fakeserver_stop(&s);
+    ck_assert_int_ge((to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000, 1500);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_top");
     TCase *tc = tcase_create("top");
@@ -310,6 +346,7 @@ int main(void) {
     tcase_add_test(tc, numbers_of_one_user);
     tcase_add_test(tc, top_shows_it);
     tcase_add_test(tc, top_ends_with_the_daemon);
+    tcase_add_test(tc, top_draws_by_the_clock);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
