@@ -205,8 +205,8 @@ TEST_PKG := check jansson liburing libsystemd libpcre2-8
 # a cross build has no screen
 UNIT  := $(filter-out $(if $(CROSS),examples_window),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
-# Forked children stay away from Check (tests/lib/childcheck.h).
-TLINK  = $(LINK) $(foreach s,_mark_point _ck_assert_failed srunner_run_all,-Wl,--wrap=$(s))
+# Forked children stay away from Check (tests/lib/childcheck.h); temporary files go away (tests/lib/tmpleft.h).
+TLINK  = $(LINK) $(foreach s,_mark_point _ck_assert_failed srunner_run_all mkdtemp mkstemp,-Wl,--wrap=$(s))
 TLIB  := $(call obj,$(filter-out tests/lib/allocwrap.c tests/lib/failwrap.c,$(wildcard tests/lib/*.c)))
 
 $(O)/obj/tests/%.o: tests/%.c Makefile

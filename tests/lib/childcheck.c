@@ -12,6 +12,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "tmpleft.h"
+
 void __real_srunner_run_all(SRunner *sr, enum print_output how);
 void __wrap_srunner_run_all(SRunner *sr, enum print_output how);
 void __real__mark_point(const char *file, int line);
@@ -54,8 +56,12 @@ __attribute__((constructor)) static void watch(void) {
 }
 
 void __wrap_srunner_run_all(SRunner *sr, enum print_output how) {
+    struct tmpleft *outer = tmpleft_begin();
+
     test_forks = forks + (srunner_fork_status(sr) == CK_FORK);
     __real_srunner_run_all(sr, how);
+    if (tmpleft_end(outer) && !srunner_ntests_failed(sr))
+        exit(EXIT_FAILURE);
 }
 
 void __wrap__mark_point(const char *file, int line) {

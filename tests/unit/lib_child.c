@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The test library's own promises (tests/lib/childcheck.h): forked children may say ck_ whatever the threads of the
- * test are doing, and die in the middle of it; and a test may say it under a limit on file sizes. */
+ * test are doing, and die in the middle of it; and a test may say it under a limit on file sizes. A test that fails or
+ * is killed leaves no temporary file, and one that passes may not (tests/lib/tmpleft.h). */
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -121,6 +125,68 @@ START_TEST(a_limit_on_file_sizes_cuts_no_message) {
 }
 END_TEST
 
+enum { FAILS, IS_KILLED, FORGETS, CLEANS_UP, WAYS };
+
+static char (*made)[64]; /* shared with the processes of the inner tests */
+
+START_TEST(makes_two) {
+    char path[100];
+    int fd;
+
+    for (int i = 0; i < 2; i++)
+        strcpy(made[i], "/tmp/glmd-left-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(made[0]));
+    fd = mkstemp(made[1]);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    snprintf(path, sizeof path, "%s/within", made[0]);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_ne(_i, FAILS);
+    if (_i == IS_KILLED)
+        raise(SIGKILL);
+    if (_i == CLEANS_UP) {
+        rmdir(path);
+        rmdir(made[0]);
+        unlink(made[1]);
+    }
+}
+END_TEST
+
+static void run_inner(int way) {
+    Suite *s = suite_create("inner");
+    TCase *t = tcase_create("inner");
+    SRunner *r;
+
+    close(STDERR_FILENO); /* it names what it removes */
+    alarm(20);
+    tcase_add_loop_test(t, makes_two, way, way + 1);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_SILENT);
+    way = srunner_ntests_failed(r);
+    srunner_free(r);
+    _exit(way ? 3 : 0);
+}
+
+START_TEST(no_temporary_file_is_left) {
+    static const int wants[WAYS] = {[FAILS] = 3, [IS_KILLED] = 3, [FORGETS] = EXIT_FAILURE, [CLEANS_UP] = 0};
+    int status;
+    pid_t p;
+
+    made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(made != MAP_FAILED);
+    p = fork();
+    ck_assert_int_ge(p, 0);
+    if (p == 0)
+        run_inner(_i);
+    ck_assert_int_eq(waitpid(p, &status, 0), p);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == wants[_i], "status %x", (unsigned)status);
+    for (int i = 0; i < 2; i++)
+        ck_assert_msg(made[i][0] == '/' && access(made[i], F_OK) < 0, "%s", made[i]);
+    munmap(made, 4096);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("lib_child");
     TCase *t = ct_case(s, "child", 60);
@@ -129,5 +195,6 @@ int main(void) {
     tcase_add_test(t, nothing_reaches_the_message_file);
     tcase_add_test(t, what_fails_is_seen_by_the_parent);
     tcase_add_test(t, a_limit_on_file_sizes_cuts_no_message);
+    tcase_add_loop_test(t, no_temporary_file_is_left, 0, WAYS);
     return ct_main(s);
 }
