@@ -13,12 +13,15 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:detect_stack
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
 export GLMD_BUILD=$O GLMD_SAN=$SAN
+# instrumented programs are several times slower: so are Check's timeouts, and the one of the whole program
+[ -z "$SAN" ] || export CK_TIMEOUT_MULTIPLIER=5
+export TEST_TIMEOUT=${TEST_TIMEOUT:-$([ -z "$SAN" ] && echo 900 || echo 3600)}
 
 one() {
     local name=$1 start end rc n
     shift
     start=$(date +%s.%N)
-    timeout --kill-after=10 "${TEST_TIMEOUT:-900}" "$@" >"$O/log/$name.log" 2>&1 </dev/null
+    timeout --kill-after=10 "$TEST_TIMEOUT" "$@" >"$O/log/$name.log" 2>&1 </dev/null
     rc=$?
     end=$(date +%s.%N)
     n=$(sed -n 's/.*Checks: \([0-9]*\), Failures.*/\1/p' "$O/log/$name.log" | tail -1)

@@ -205,7 +205,7 @@ const char *daemonfix_log(const struct daemonfix *f) {
 }
 
 void daemonfix_expect_log(const struct daemonfix *f, const char *text) {
-    uint64_t until = test_now_ms() + 10000;
+    uint64_t until = test_now_ms() + 60000;
 
     while (!strstr(daemonfix_log(f), text)) {
         ck_assert_msg(test_now_ms() < until, "the log never said \"%s\": %s", text, log_end(f));
@@ -237,7 +237,7 @@ int daemonfix_resources(const struct daemonfix *f) {
 }
 
 void daemonfix_expect_resources(const struct daemonfix *f, int want) {
-    uint64_t until = test_now_ms() + 10000;
+    uint64_t until = test_now_ms() + 60000;
     int have;
 
     while ((have = daemonfix_resources(f)) != want) {

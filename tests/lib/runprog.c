@@ -128,7 +128,7 @@ static bool pump(struct runprog *p, int timeout_ms) {
 }
 
 void runprog_expect(struct runprog *p, const char *text) {
-    int64_t until = now_ms() + 10000;
+    int64_t until = now_ms() + 60000;
     while (!strstr(p->out_text, text)) {
         ck_assert_msg(now_ms() < until && pump(p, 100), "\"%s\" did not come; output so far: %s / %s", text,
                       p->out_text, p->err_text);
@@ -145,7 +145,7 @@ int runprog_finish(struct runprog *p) {
         close(p->in);
     if (!tty)
         p->in = -1;
-    int64_t until = now_ms() + 20000;
+    int64_t until = now_ms() + 60000;
     while (pump(p, 1000)) {
         if (now_ms() < until)
             continue;

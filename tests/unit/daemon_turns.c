@@ -155,7 +155,7 @@ END_TEST
 /* What it is for: the next turn of a real model begins where its answer ended, although the client dropped the
  * reasoning; and without memory of the answer only where the first prompt did. */
 static void next_turn(bool remember) {
-    static char question[800];
+    static char question[300];
     struct daemonfix f;
     glmd_conn *c;
     glmd_req *r;
@@ -176,7 +176,7 @@ static void next_turn(bool remember) {
             ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, "Go on.", 6), 0);
         }
         ck_assert_int_eq(glmd_req_set_f64(r, GLMD_KEY_TEMPERATURE, 0), 0);
-        ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, 200), 0);
+        ck_assert_int_eq(glmd_req_set_u64(r, GLMD_KEY_MAX_TOKENS, turn ? 2 : 140), 0);
         answer_submit(c, &a[turn], r);
         answers_wait(c, &a[turn], 1, patience() * 1000);
         ck_assert_int_eq(a[turn].status, 0);
@@ -195,6 +195,10 @@ static void next_turn(bool remember) {
 
 START_TEST(the_next_turn_begins_at_the_answers_end) {
     next_turn(true);
+}
+END_TEST
+
+START_TEST(without_memory_it_begins_at_the_first_prompts) {
     next_turn(false);
 }
 END_TEST
@@ -210,6 +214,7 @@ int main(void) {
     tcase_add_test(tc, history_keeps_its_ids);
     tcase_add_test(tc, nothing_is_remembered_unasked);
     tcase_add_test(tc, the_next_turn_begins_at_the_answers_end);
+    tcase_add_test(tc, without_memory_it_begins_at_the_first_prompts);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
