@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine_priv.h"
+
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { WAIT_S = 240 };
 #else
@@ -217,4 +219,25 @@ void engrun_credit(struct engrun *r, uint32_t stream, uint32_t records) {
     r->hidden_credit[stream] += records;
     pthread_mutex_unlock(&r->lock);
     engine_kick(r->e);
+}
+
+void engrun_settle(struct engrun *r) {
+    const char *what = "";
+    struct engine_stats st;
+    struct engine_info in;
+
+    engine_get_info(r->e, &in);
+    for (int i = 0; i < 1000 * WAIT_S; i++) {
+        engine_get_stats(r->e, &st);
+        if (st.asleep && st.free_pages == in.n_pages && st.free_slots == in.n_slots)
+            break;
+        engrun_sleep_ms(1);
+    }
+    ck_assert_uint_eq(st.free_pages, in.n_pages);
+    ck_assert_uint_eq(st.free_slots, in.n_slots);
+    ck_assert_uint_eq(r->e->n_rolling, 0);
+    ck_assert_uint_eq(r->e->n_held, 0);
+    ck_assert_uint_eq(r->e->spill.n_fetching, 0);
+    if (r->e->prefix)
+        ck_assert_msg(prefix_check(r->e->prefix, &what) == 0, "%s", what);
 }

@@ -56,7 +56,7 @@ int engrun_close(struct engrun *r);
 /* A request with neutral sampling: greedy, quiet. */
 struct sched_req engrun_req(uint32_t stream, const uint32_t *ids, uint32_t n_ids, uint32_t max_tokens);
 void engrun_submit(struct engrun *r, struct sched_req *req); /* must be taken */
-/* Until the stream's END; fails after twenty seconds, or sixty under a sanitizer. */
+/* Until the stream's END; fails after minutes (WAIT_S). */
 const struct engrun_stream *engrun_wait_end(struct engrun *r, uint32_t stream);
 /* The same of a stream's later generation. */
 const struct engrun_stream *engrun_wait_gen(struct engrun *r, uint32_t stream, uint32_t gen);
@@ -64,6 +64,9 @@ const struct engrun_stream *engrun_wait_gen(struct engrun *r, uint32_t stream, u
 void engrun_wait_tokens(struct engrun *r, uint32_t stream, uint32_t n);
 uint32_t engrun_tokens(struct engrun *r, uint32_t stream); /* so far */
 void engrun_credit(struct engrun *r, uint32_t stream, uint32_t records); /* gives, and kicks */
+/* Until the engine sleeps. Then whatever requests took is free again or the cache's, nothing is under way, and the tree
+ * of the cache adds up. */
+void engrun_settle(struct engrun *r);
 
 uint64_t engrun_now_ns(void);
 void engrun_sleep_ms(uint32_t ms);

@@ -7,48 +7,7 @@
 
 #include "clienttest.h"
 #include "fakedaemon.h"
-#include "reqdec.h"
-
-static const struct glmw_limits limits = {.max_payload_bytes = 1u << 20,
-                                          .max_messages = 100,
-                                          .max_parts = 100,
-                                          .max_tools = 10,
-                                          .max_stops = 10,
-                                          .max_stop_bytes = 100,
-                                          .max_bias = 10,
-                                          .max_alts = 20,
-                                          .vocab_tokens = 1000,
-                                          .max_context_tokens = 10000,
-                                          .max_output_tokens = 10000,
-                                          .max_live = 64};
-
-struct decoded {
-    struct glmw_entry e;
-    void *payload;
-    void *mem;
-    struct reqdec_req q;
-};
-
-static int decode(struct fake *f, struct decoded *d, struct reqdec_err *err) {
-    ck_assert(fake_pop(f, &d->e));
-    size_t len = d->e.payload_len, n = reqdec_mem_bytes(&limits, len);
-    d->payload = calloc(1, len + 8);
-    d->mem = calloc(1, n + 8);
-    ck_assert_int_eq(shm_payload_read(&f->shm, d->e.payload_off, (uint32_t)len, d->payload), 0);
-    return reqdec_decode(d->payload, len, &limits, FAKE_FEATURES, d->mem, n, &d->q, err);
-}
-
-static void decode_ok(struct fake *f, struct decoded *d) {
-    struct reqdec_err err = {0};
-    int r = decode(f, d, &err);
-    ck_assert_msg(r == 0, "decode: %d, TLV %u at %u: %s", r, err.type, err.offset,
-                  err.reason ? err.reason : "");
-}
-
-static void drop(struct decoded *d) {
-    free(d->payload);
-    free(d->mem);
-}
+#include "reqback.h"
 
 static glmd_req *fresh(glmd_conn *c) {
     glmd_req *r;
@@ -65,10 +24,10 @@ static void is(struct reqdec_str s, const char *want) {
 
 START_TEST(conversation) {
     struct fake f;
-    const struct fake_options o = {.limits = limits};
+    const struct fake_options o = {.limits = reqback_limits};
     glmd_conn *c = fake_connect(&f, &o);
     glmd_req *r = fresh(c);
-    struct decoded d;
+    struct reqback d;
     uint64_t tag;
     ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_SYSTEM, S("be kind")), 0);
     ck_assert_int_eq(glmd_req_begin(r, GLMD_ROLE_USER), 0);
@@ -89,7 +48,7 @@ START_TEST(conversation) {
     ck_assert_int_eq(glmd_req_part_tool_result(r, NULL, 0, S("")), 0);
     ck_assert_int_eq(glmd_req_end(r), 0);
     ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
-    decode_ok(&f, &d);
+    reqback_ok(&f, &d);
     ck_assert_uint_eq(d.e.tag, tag);
     ck_assert_uint_eq(d.q.n_msgs, 4);
     is(d.q.parts[d.q.msgs[0].first_part].text, "be kind");
@@ -112,7 +71,7 @@ START_TEST(conversation) {
     ck_assert_uint_eq(d.q.n_stops, 1);
     is(d.q.stops[0], "END");
     ck_assert(!d.q.has_sampling && !d.q.has_chat && !d.q.has_choice);
-    drop(&d);
+    reqback_drop(&d);
     glmd_close(c);
     fake_close(&f);
 }
@@ -120,10 +79,10 @@ END_TEST
 
 START_TEST(every_option) {
     struct fake f;
-    const struct fake_options o = {.limits = limits};
+    const struct fake_options o = {.limits = reqback_limits};
     glmd_conn *c = fake_connect(&f, &o);
     glmd_req *r = fresh(c);
-    struct decoded d;
+    struct reqback d;
     uint64_t tag;
     static const uint32_t ids[] = {5, 17, 999};
     ck_assert_int_eq(glmd_req_tokens(r, ids, 3), 0);
@@ -160,7 +119,7 @@ START_TEST(every_option) {
     ck_assert_int_eq(glmd_req_bias(r, 7, -1.5), 0);
     ck_assert_int_eq(glmd_req_bias(r, 8, 100), 0);
     ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
-    decode_ok(&f, &d);
+    reqback_ok(&f, &d);
     ck_assert_uint_eq(d.e.flags, GLMW_ENT_QUIET | GLMW_ENT_BACKGROUND | GLMW_ENT_NO_CACHE);
     ck_assert_uint_eq(d.e.max_tokens, 77);
     ck_assert_uint_eq(d.e.deadline_ms, 1500);
@@ -191,7 +150,7 @@ START_TEST(every_option) {
     ck_assert_uint_eq(d.q.n_bias, 2);
     ck_assert_uint_eq(d.q.bias[0].token, 7);
     ck_assert(d.q.bias[1].bias == 100.0f);
-    drop(&d);
+    reqback_drop(&d);
     glmd_close(c);
     fake_close(&f);
 }
@@ -204,19 +163,19 @@ START_TEST(effort_words) {
     } cases[] = {{"low", GLMW_EFFORT_LOW},  {"high", GLMW_EFFORT_HIGH}, {"max", GLMW_EFFORT_MAX},
                  {"", GLMW_EFFORT_DEFAULT}, {"lo", GLMW_EFFORT_WORD},   {"maximum", GLMW_EFFORT_WORD}};
     struct fake f;
-    const struct fake_options o = {.limits = limits};
+    const struct fake_options o = {.limits = reqback_limits};
     glmd_conn *c = fake_connect(&f, &o);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         glmd_req *r = fresh(c);
-        struct decoded d;
+        struct reqback d;
         uint64_t tag;
         ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, S("x")), 0);
         ck_assert_int_eq(glmd_req_set_str(r, GLMD_KEY_EFFORT, cases[i].word, strlen(cases[i].word)), 0);
         ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
-        decode_ok(&f, &d);
+        reqback_ok(&f, &d);
         ck_assert_uint_eq(d.q.chat.effort, cases[i].effort);
         is(d.q.effort_word, cases[i].effort == GLMW_EFFORT_WORD ? cases[i].word : "");
-        drop(&d);
+        reqback_drop(&d);
     }
     glmd_close(c);
     fake_close(&f);
@@ -226,10 +185,10 @@ END_TEST
 /* A wrong order is found where it is made, and the request stays as it was. */
 START_TEST(order_and_roles) {
     struct fake f;
-    const struct fake_options o = {.limits = limits};
+    const struct fake_options o = {.limits = reqback_limits};
     glmd_conn *c = fake_connect(&f, &o);
     glmd_req *r = fresh(c);
-    struct decoded d;
+    struct reqback d;
     uint64_t tag = 0;
     static const uint32_t id = 5;
     ck_assert_int_eq(glmd_req_part_text(r, S("x")), -EBADMSG);
@@ -257,12 +216,12 @@ START_TEST(order_and_roles) {
     ck_assert_int_eq(glmd_req_end(r), 0);
     ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_TOOL, S("result")), 0);
     ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
-    decode_ok(&f, &d);
+    reqback_ok(&f, &d);
     ck_assert_uint_eq(d.q.n_msgs, 3);
     is(d.q.parts[0].text, "only this");
     ck_assert_uint_eq(d.q.parts[3].type, GLMW_TLV_PART_TOOL_RESULT);
     is(d.q.parts[3].text, "result");
-    drop(&d);
+    reqback_drop(&d);
     r = fresh(c);
     ck_assert_int_eq(glmd_req_tokens(r, &id, 1), 0);
     ck_assert_int_eq(glmd_req_tokens(r, &id, 1), -EBADMSG);
@@ -309,30 +268,30 @@ END_TEST
 START_TEST(values_are_the_daemons_to_judge) {
     static const double bad[] = {NAN, -1.0, INFINITY, 1e300};
     struct fake f;
-    const struct fake_options o = {.limits = limits};
+    const struct fake_options o = {.limits = reqback_limits};
     glmd_conn *c = fake_connect(&f, &o);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         glmd_req *r = fresh(c);
-        struct decoded d;
+        struct reqback d;
         struct reqdec_err err = {0};
         uint64_t tag;
         ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, S("x")), 0);
         ck_assert_int_eq(glmd_req_set_f64(r, GLMD_KEY_TEMPERATURE, bad[i]), 0);
         ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
-        ck_assert_int_eq(decode(&f, &d, &err), -EINVAL);
-        drop(&d);
+        ck_assert_int_eq(reqback(&f, &d, &err), -EINVAL);
+        reqback_drop(&d);
     }
     /* no message at all, and text that is not UTF-8 */
     for (int i = 0; i < 2; i++) {
         glmd_req *r = fresh(c);
-        struct decoded d;
+        struct reqback d;
         struct reqdec_err err = {0};
         uint64_t tag;
         if (i)
             ck_assert_int_eq(glmd_req_message(r, GLMD_ROLE_USER, S("\xff")), 0);
         ck_assert_int_eq(glmd_submit(c, r, &tag), 0);
-        ck_assert_int_eq(decode(&f, &d, &err), i ? -EILSEQ : -EBADMSG);
-        drop(&d);
+        ck_assert_int_eq(reqback(&f, &d, &err), i ? -EILSEQ : -EBADMSG);
+        reqback_drop(&d);
     }
     glmd_close(c);
     fake_close(&f);

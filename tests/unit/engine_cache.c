@@ -36,28 +36,8 @@ static void open_nano(const char *backend, struct engine_options o) {
     engrun_start(&run);
 }
 
-/* The engine sleeps: whatever the requests took is free again or the cache's, and the tree adds up. */
-static void check_idle(void) {
-    const char *what = "";
-    struct engine_stats st;
-    struct engine_info in;
-
-    engine_get_info(run.e, &in);
-    for (int i = 0; i < 2000; i++) {
-        engine_get_stats(run.e, &st);
-        if (st.asleep && st.free_pages == in.n_pages)
-            break;
-        engrun_sleep_ms(1);
-    }
-    ck_assert_uint_eq(st.free_pages, in.n_pages);
-    ck_assert_uint_eq(st.free_slots, in.n_slots);
-    ck_assert_uint_eq(run.e->n_rolling, 0);
-    if (run.e->prefix)
-        ck_assert_msg(prefix_check(run.e->prefix, &what) == 0, "%s", what);
-}
-
 static void close_nano(void) {
-    check_idle();
+    engrun_settle(&run);
     ck_assert_int_eq(engrun_close(&run), 0);
     leakcheck_teardown();
 }
@@ -416,7 +396,7 @@ START_TEST(at_most_four) {
         prefix_get_counts(run.e->prefix, &c);
         before = c.kept;
         ask(&a);
-        check_idle();
+        engrun_settle(&run);
         prefix_get_counts(run.e->prefix, &c);
         ck_assert_uint_le(c.kept - before, 4);
         ck_assert_uint_ge(c.kept - before, i == 1 ? 4 : 1);
@@ -528,7 +508,7 @@ START_TEST(random_lives) {
                 engine_cancel(run.e, q[i].stream);
         for (uint32_t i = 0; i < N; i++)
             ck_assert_uint_eq(engrun_wait_gen(&run, i, gens[i])->ends, 1);
-        check_idle();
+        engrun_settle(&run);
     }
     close_nano();
 }

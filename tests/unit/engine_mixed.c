@@ -57,26 +57,6 @@ static struct sched_req make(uint32_t i) {
     return q;
 }
 
-static void check_idle(void) {
-    const char *what = "";
-    struct engine_stats st;
-    struct engine_info in;
-
-    engine_get_info(run.e, &in);
-    for (int i = 0; i < 5000; i++) {
-        engine_get_stats(run.e, &st);
-        if (st.asleep && st.free_pages == in.n_pages && st.free_slots == in.n_slots)
-            break;
-        engrun_sleep_ms(1);
-    }
-    ck_assert_uint_eq(st.free_pages, in.n_pages);
-    ck_assert_uint_eq(st.free_slots, in.n_slots);
-    ck_assert_uint_eq(run.e->n_rolling, 0);
-    ck_assert_uint_eq(run.e->spill.n_fetching, 0);
-    ck_assert_uint_eq(run.e->n_held, 0);
-    ck_assert_msg(prefix_check(run.e->prefix, &what) == 0, "%s", what);
-}
-
 static void same_alone(const struct sched_req *q, const struct engrun_stream *got, uint32_t round) {
     const struct engrun_stream *s;
     struct sched_req a = engrun_req(ALONE, q->ids, q->n_ids, q->max_tokens);
@@ -149,7 +129,7 @@ START_TEST(everything_at_once) {
         stall_and_come_back(q);
         for (uint32_t i = 0; i < N; i++)
             ck_assert_uint_eq(engrun_wait_gen(&run, i, gens[i])->ends, 1);
-        check_idle();
+        engrun_settle(&run);
         atomic_store(&run.credit[ALONE].records, 100000);
         for (uint32_t i = 0; i < N; i++) {
             const struct engrun_stream *s = &run.s[i];
@@ -190,7 +170,7 @@ START_TEST(twins_are_compared_once) {
         ck_assert_int_eq(engrun_wait_gen(&run, i, gens[i])->end.status, 0);
     ck_assert_uint_ge(run.e->twin_ids, SAME);
     ck_assert_uint_le(run.e->twin_ids, TWINS * (TWINS - 1) / 2 * SAME); /* every pair */
-    check_idle();
+    engrun_settle(&run);
     ck_assert_int_eq(engrun_close(&run), 0);
     leakcheck_teardown();
 }

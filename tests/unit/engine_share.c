@@ -160,11 +160,12 @@ END_TEST
 
 /* ---- seats ---- */
 
-/* A reader that stalls for longer than park_ms gives its seat to one that waits; when it comes back, so does its
- * request, and goes on where it was. */
-START_TEST(parked_and_back) {
-    struct sched_req q[2] = { request(2), request(4) };
+/* The reader of stream 2 stalls behind its third token; its seat, the only one, goes to the other, which ends. */
+static void stall_and_serve(uint32_t other) {
+    static struct sched_req q[2]; /* the first lives on */
 
+    q[0] = request(2);
+    q[1] = request(other);
     open_nano((struct engine_options){ .max_seqs = 1, .cache_slots = 1, .park_ms = 1 });
     r.metered = true;
     q[0].ignore_eos = q[1].ignore_eos = true;
@@ -173,11 +174,17 @@ START_TEST(parked_and_back) {
     for (uint32_t i = 0; r.s[2].n_tokens < 3 && i < 1000; i++)
         rounds(1);
     submit(&q[1]);
-    while (!r.s[4].ends) {
+    while (!r.s[other].ends) {
         engrun_sleep_ms(1);
         rounds(1);
         ck_assert_uint_le(r.s[2].n_tokens, 6);
     }
+}
+
+/* A reader that stalls for longer than park_ms gives its seat to one that waits; when it comes back, so does its
+ * request, and goes on where it was. */
+START_TEST(parked_and_back) {
+    stall_and_serve(4);
     same_as_alone(4);
     ck_assert_uint_eq(r.s[2].ends, 0);
     rounds(5);
@@ -191,20 +198,7 @@ END_TEST
 
 /* The moment its reader comes back it has its seat, if one is free: nobody would wake the engine for it. */
 START_TEST(a_seat_at_once) {
-    struct sched_req q[2] = { request(2), request(3) };
-
-    open_nano((struct engine_options){ .max_seqs = 1, .cache_slots = 1, .park_ms = 1 });
-    r.metered = true;
-    q[0].ignore_eos = q[1].ignore_eos = true;
-    atomic_store(&r.credit[2].records, 3 + stream_token_records(0));
-    submit(&q[0]);
-    for (uint32_t i = 0; r.s[2].n_tokens < 3 && i < 1000; i++)
-        rounds(1);
-    submit(&q[1]);
-    while (!r.s[3].ends) {
-        engrun_sleep_ms(1);
-        rounds(1);
-    }
+    stall_and_serve(3);
     ck_assert(sched_job_paused(r.e->sched, 2));
     engrun_credit(&r, 2, 1000);
     rounds(1);

@@ -59,27 +59,8 @@ static struct engine_tier tier(void) {
     return r;
 }
 
-/* Nothing is under way, and whatever was taken for it has been given back. */
-static void settle(void) {
-    const char *what = "";
-    struct engine_stats st;
-    struct engine_info in;
-
-    engine_get_info(run.e, &in);
-    for (int i = 0; i < 4000; i++) {
-        engine_get_stats(run.e, &st);
-        if (st.asleep && st.free_pages == in.n_pages && st.free_slots == in.n_slots)
-            break;
-        engrun_sleep_ms(1);
-    }
-    ck_assert_uint_eq(st.free_pages, in.n_pages);
-    ck_assert_uint_eq(st.free_slots, in.n_slots);
-    if (run.e->prefix)
-        ck_assert_msg(prefix_check(run.e->prefix, &what) == 0, "%s", what);
-}
-
 static void close_nano(void) {
-    settle();
+    engrun_settle(&run);
     ck_assert_int_eq(engrun_close(&run), 0);
 }
 
@@ -186,7 +167,7 @@ START_TEST(what_memory_has_no_room_for) {
         for (uint32_t i = 0; i < 5; i++) {
             spilltest_text(8 * i, ids, 400);
             found += ask(7, ids, 400) >= 320;
-            settle();
+            engrun_settle(&run);
         }
     ck_assert_uint_ge(found, 6);
     ck_assert_uint_gt(tier().read, 3);
@@ -334,7 +315,7 @@ START_TEST(ends_while_it_is_fetched) {
         if (round < 4) {
             ck_assert_uint_eq(run.e->spill.n_fetching, 0);
             ck_assert_uint_eq(ask(7, ids, 300), 256);
-            settle();
+            engrun_settle(&run);
         }
         ck_assert_int_eq(engrun_close(&run), 0);
     }

@@ -7,28 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gramtest.h"
-
-static struct gt_vocab vocab;
-static struct grammar_work *work;
-static struct grammar_state *state, *other;
-static uint32_t *mask;
+#include "gramfix.h"
 
 static void setup(void) {
-    gt_vocab_new(&vocab, 3000, 16, 17);
-    ck_assert_int_eq(grammar_work_new(&work), 0);
-    state = malloc(grammar_state_bytes());
-    other = malloc(grammar_state_bytes());
-    mask = calloc(vocab.n_words, sizeof *mask);
-    ck_assert(state && other && mask);
-}
-
-static void teardown(void) {
-    grammar_work_free(work);
-    free(state);
-    free(other);
-    free(mask);
-    gt_vocab_done(&vocab);
+    gramfix_setup(3000, 17);
 }
 
 static const char *const tools[] = {
@@ -211,7 +193,7 @@ int main(void) {
     SRunner *sr;
     int bad;
 
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_checked_fixture(tc, setup, gramfix_teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, calls, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tc, masks_and_walks);

@@ -8,30 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gramtest.h"
+#include "gramfix.h"
 #include "tbuf.h"
 
-static struct gt_vocab vocab;
-static struct grammar_work *work;
-static struct grammar_state *state;
-static uint32_t *mask;
 static struct tbuf text;
 
 static void setup(void) {
-    gt_vocab_new(&vocab, 3000, 16, 13);
-    ck_assert_int_eq(grammar_work_new(&work), 0);
-    state = malloc(grammar_state_bytes());
-    mask = calloc(vocab.n_words, sizeof *mask);
-    ck_assert(state && mask);
+    gramfix_setup(3000, 13);
     tbuf_init(&text, 4 << 20);
 }
 
 static void teardown(void) {
     tbuf_done(&text);
-    grammar_work_free(work);
-    free(state);
-    free(mask);
-    gt_vocab_done(&vocab);
+    gramfix_teardown();
 }
 
 static int compile(const char *schema, size_t n, struct grammar **ret, struct xerr *err) {

@@ -6,28 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gramtest.h"
-
-static struct gt_vocab vocab;
-static struct grammar_work *work;
-static struct grammar_state *state, *other;
-static uint32_t *mask;
+#include "gramfix.h"
 
 static void setup(void) {
-    gt_vocab_new(&vocab, 6000, 16, 7);
-    ck_assert_int_eq(grammar_work_new(&work), 0);
-    state = malloc(grammar_state_bytes());
-    other = malloc(grammar_state_bytes());
-    mask = calloc(vocab.n_words, sizeof *mask);
-    ck_assert(state && other && mask);
-}
-
-static void teardown(void) {
-    grammar_work_free(work);
-    free(state);
-    free(other);
-    free(mask);
-    gt_vocab_done(&vocab);
+    gramfix_setup(6000, 7);
 }
 
 static struct grammar *compile(const char *schema) {
@@ -129,7 +111,7 @@ int main(void) {
     SRunner *sr;
     int bad;
 
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_checked_fixture(tc, setup, gramfix_teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, equals_advance, 0, sizeof walks / sizeof *walks);
     suite_add_tcase(s, tc);

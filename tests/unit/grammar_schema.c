@@ -7,30 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gramtest.h"
+#include "gramfix.h"
 
 enum { SCHEMAS = 600, MOST_IDS = 1 << 16 };
 
-static struct gt_vocab vocab;
-static struct grammar_work *work;
-static struct grammar_state *state, *before;
-static uint32_t *mask, ids[MOST_IDS];
+static uint32_t ids[MOST_IDS];
 
 static void setup(void) {
-    gt_vocab_new(&vocab, 4000, 16, 11);
-    ck_assert_int_eq(grammar_work_new(&work), 0);
-    state = malloc(grammar_state_bytes());
-    before = malloc(grammar_state_bytes());
-    mask = calloc(vocab.n_words, sizeof *mask);
-    ck_assert(state && before && mask);
-}
-
-static void teardown(void) {
-    grammar_work_free(work);
-    free(state);
-    free(before);
-    free(mask);
-    gt_vocab_done(&vocab);
+    gramfix_setup(4000, 11);
 }
 
 /* NULL: outside the limits or (*ret_none) without a finite text. */
@@ -66,12 +50,12 @@ START_TEST(valid_and_invalid) {
     bool none;
 
     for (int i = 0; i < SCHEMAS; i++) {
-        json_t *schema = gt_random_schema(&r), *other = gt_random_schema(&r);
+        json_t *schema = gt_random_schema(&r), *stranger = gt_random_schema(&r);
         struct grammar *g = compile(schema, &none);
 
         n_grammars += g != NULL;
         for (int k = 0; k < 12; k++) {
-            json_t *v = gt_random_value(&r, k % 3 ? schema : other);
+            json_t *v = gt_random_value(&r, k % 3 ? schema : stranger);
             bool valid = v && gt_valid(schema, v);
             size_t n;
             char *text;
@@ -92,7 +76,7 @@ START_TEST(valid_and_invalid) {
         }
         grammar_free(g);
         json_decref(schema);
-        json_decref(other);
+        json_decref(stranger);
     }
     ck_assert_msg(n_valid > 3000 && n_invalid > 800 && n_grammars > 500, "%u valid, %u invalid, %u grammars",
                   n_valid, n_invalid, n_grammars);
@@ -118,10 +102,10 @@ static bool take(const struct grammar *g, struct walk *w, uint32_t id) {
 static bool take_text(const struct grammar *g, struct walk *w, const char *text, size_t n) {
     size_t had = w->n;
 
-    grammar_copy(before, state);
+    grammar_copy(other, state);
     for (size_t i = 0; i < n; i++)
         if (!take(g, w, gt_token(&vocab, text + i, 1))) {
-            grammar_copy(state, before);
+            grammar_copy(state, other);
             w->n = had;
             return false;
         }
@@ -247,7 +231,7 @@ int main(void) {
     SRunner *sr;
     int bad;
 
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_checked_fixture(tc, setup, gramfix_teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, valid_and_invalid);
     tcase_add_test(tc, walks_end_valid);
