@@ -38,6 +38,7 @@ struct engrun {
     pthread_cond_t changed;
     struct engrun_stream s[ENGRUN_STREAMS];
     uint32_t total_ends;
+    uint64_t published; /* how often */
     bool metered; /* tokens use up credit */
     struct stream_credit credit[ENGRUN_STREAMS];
     uint32_t hidden_credit[ENGRUN_STREAMS]; /* what refresh gives */
@@ -56,7 +57,7 @@ int engrun_close(struct engrun *r);
 /* A request with neutral sampling: greedy, quiet. */
 struct sched_req engrun_req(uint32_t stream, const uint32_t *ids, uint32_t n_ids, uint32_t max_tokens);
 void engrun_submit(struct engrun *r, struct sched_req *req); /* must be taken */
-/* Until the stream's END; fails after minutes (WAIT_S). */
+/* Until the stream's END; fails when nothing at all has happened for minutes (SILENCE_S). */
 const struct engrun_stream *engrun_wait_end(struct engrun *r, uint32_t stream);
 /* The same of a stream's later generation. */
 const struct engrun_stream *engrun_wait_gen(struct engrun *r, uint32_t stream, uint32_t gen);

