@@ -92,12 +92,13 @@ void cl_die(glmd_conn *c, int error, const char *fmt, ...) {
 
 /* ---- opening ---- */
 
-static int watch(glmd_conn *c, int fd) {
-    struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
+static int watch(glmd_conn *c, int fd, uint32_t edge) {
+    struct epoll_event e = {.events = EPOLLIN | edge, .data.fd = fd};
     return epoll_ctl(c->fd_epoll, EPOLL_CTL_ADD, fd, &e) < 0 ? -errno : 0;
 }
 
-/* Level-triggered on purpose: a foreign loop may poll many times before it dispatches. */
+/* A foreign loop may poll our descriptor many times before it dispatches: it stays readable until then, because only
+ * our own epoll_wait() takes an edge off the list. Bells come as edges, which saves a read() for each (clloop.c). */
 static int open_loop(glmd_conn *c) {
     if ((c->fd_epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
         return -errno;
@@ -105,13 +106,13 @@ static int open_loop(glmd_conn *c) {
         return -errno;
     if ((c->fd_timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) < 0)
         return -errno;
-    int r = watch(c, c->fd_sock);
+    int r = watch(c, c->fd_sock, 0);
     if (r == 0)
-        r = watch(c, c->fd_pipe);
+        r = watch(c, c->fd_pipe, EPOLLET);
     if (r == 0)
-        r = watch(c, c->fd_timer);
+        r = watch(c, c->fd_timer, 0);
     if (r == 0)
-        r = watch(c, c->fd_wake);
+        r = watch(c, c->fd_wake, 0);
     return r;
 }
 

@@ -72,6 +72,7 @@ struct glmd_conn {
     uint32_t need;          /* records that must be visible before the next event is whole */
     bool armed;             /* the daemon will ring for the next event */
     bool flowing;           /* records were taken since the last arming */
+    uint32_t bells_left;    /* wake-ups that may lie in the pipe before it must be read */
     bool credit_owed;       /* a NOP found no room */
     uint32_t n_cancel_owed; /* live entries with cancel_wanted */
     uint32_t serial;        /* packets sent */

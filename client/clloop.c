@@ -14,7 +14,8 @@
 #define PULSE_ASK_NS   (2000 * CL_NS_PER_MS)
 #define PULSE_AGAIN_NS (1000 * CL_NS_PER_MS)
 
-enum { N_FDS = 4 }; /* socket, pipe, timer, eventfd */
+enum { N_FDS = 4 };        /* socket, pipe, timer, eventfd */
+enum { BELLS_UNREAD = 64 }; /* a wake-up may stand for a few */
 
 void cl_bell_write(int fd) {
     static const uint64_t one = 1;
@@ -104,6 +105,20 @@ static bool drain(int fd) {
     return n != 0;
 }
 
+/* The pipe is edge-triggered: what lies in it wakes nobody twice, so most bells stay there, unread, until some have
+ * come together (epoll hears of every write since Linux 5.14). Room must remain, because a bell that finds the pipe
+ * full is not rung. A page holds 4096; what is armed once is rung for once, and only a coalescing client's urgent
+ * records ring more often (PROTOCOL.md 5.3). False: the daemon's end is closed, which is an edge of its own. */
+static bool heed_bell(glmd_conn *c, uint32_t events) {
+    if (!(events & ~(uint32_t)EPOLLIN) && c->bells_left && c->coalesce_tokens <= 1 && !FAULT(client_reads_bells)) {
+        if (!FAULT(client_pipe_fills))
+            c->bells_left--;
+        return true;
+    }
+    c->bells_left = BELLS_UNREAD;
+    return drain(c->fd_pipe) && !(events & EPOLLHUP);
+}
+
 static void run_async(glmd_conn *c) {
     struct cl_async *a = &c->async;
     uint64_t count;
@@ -123,16 +138,21 @@ static void run_async(glmd_conn *c) {
 
 /* Which of the four descriptors have something: one call where most wake-ups are bells, instead of a vain read
  * of each other. All of them when the kernel does not say. */
-static bool is_ready(const struct epoll_event *ev, int n, int fd) {
+static uint32_t ready_events(const struct epoll_event *ev, int n, int fd) {
     for (int i = 0; i < n; i++)
         if (ev[i].data.fd == fd)
-            return true;
-    return n < 0;
+            return ev[i].events;
+    return n < 0 ? (uint32_t)EPOLLIN : 0u;
+}
+
+static bool is_ready(const struct epoll_event *ev, int n, int fd) {
+    return ready_events(ev, n, fd) != 0;
 }
 
 static int handle(glmd_conn *c, const struct epoll_event *ev, int n) {
     /* the pipe before the ring: a bell for a record that is taken below must not stay behind */
-    bool pipe_open = !is_ready(ev, n, c->fd_pipe) || drain(c->fd_pipe);
+    uint32_t bell = ready_events(ev, n, c->fd_pipe);
+    bool pipe_open = !bell || heed_bell(c, bell);
     if (is_ready(ev, n, c->fd_wake))
         run_async(c);
     if (is_ready(ev, n, c->fd_timer))

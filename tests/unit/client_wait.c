@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -284,6 +285,39 @@ START_TEST(closed_pipe_is_an_end) {
 }
 END_TEST
 
+/* Bells are edges: most stay in the pipe unread, and still each wakes, however many there are in a connection's life; a
+ * pipe of 4096 that were never read would be full, and a bell that finds it full is not rung. */
+START_TEST(unread_bells_wake) {
+    struct fake f;
+    glmd_conn *c = fake_connect(&f, NULL);
+    uint64_t tag = ct_submit(c, "a");
+    int unread, most = 0;
+    fake_pop_submit(&f);
+    fake_accept(&f, tag);
+    fake_flush(&f, true);
+    ct_next(c, GLMD_EV_ACCEPTED, tag);
+    for (uint32_t i = 0; i < 10000; i++) {
+        ct_none(c);
+        ck_assert_int_eq(ct_readable(c, 0), i == 0); /* the bell of ACCEPTED was not looked at */
+        ck_assert_int_ge(glmd_dispatch(c), 0);
+        ck_assert_int_eq(glmd_prepare(c), 1);
+        ck_assert_int_ge(glmw_refresh(&f.tq), 0);
+        fake_text(&f, tag, 5, "b");
+        fake_flush(&f, false);
+        ck_assert_msg(ct_readable(c, 3000) == 1, "asleep beside token %u", i);
+        ck_assert_int_eq(ct_readable(c, 0), 1); /* until it is dispatched, however often a loop polls */
+        ck_assert_int_eq(glmd_dispatch(c), 1);
+        ct_next_text(c, tag, "b");
+        ck_assert_int_eq(ioctl(c->fd_pipe, FIONREAD, &unread), 0);
+        most = unread > most ? unread : most;
+    }
+    ck_assert_int_gt(most, 8);
+    ck_assert_int_lt(most, 256);
+    glmd_close(c);
+    fake_close(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("client_wait");
     TCase *t = ct_case(s, "wait", 20);
@@ -293,6 +327,7 @@ int main(void) {
     tcase_add_test(t, coalescing_pauses_when_nothing_flows);
     tcase_add_test(t, no_wakeup_is_lost);
     tcase_add_test(t, arming_looks_again);
+    tcase_add_test(t, unread_bells_wake);
     tcase_add_test(t, closed_pipe_is_an_end);
     return ct_main(s);
 }
