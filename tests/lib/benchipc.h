@@ -41,10 +41,12 @@ int bench_with_check(int (*fn)(void));
 
 enum { BENCH_MAX_STREAMS = 64, BENCH_SSE_BYTES = 256 };
 
+struct stream_event;
 struct bench_streams {
     uint32_t n;              /* streams, all given a token at each step of tests/bench/ipc.script */
     const char *socket;      /* ours: the daemon's */
-    int listener;            /* sse: made before the fork; -1: the sender sends nothing */
+    int listener;            /* the yardstick's, made before the fork; -1: none */
+    int pipe[2];             /* the bare wake's, made before the fork; -1: none */
     _Atomic uint64_t tokens; /* received and found right; without a receiver: made */
     _Atomic uint32_t stop;
     struct glmd_info info[2]; /* ours: of the connection, when all streams ran and at the end */
@@ -54,15 +56,25 @@ struct bench_streams {
 
 /* Ours. A client: n requests on one connection, that sleeps in glmd_wait() when it has read all. */
 int bench_streams_client(void *streams);
-/* The same engine over the same script and as many requests, whose tokens nobody gets: what of the daemon's
- * work is the model's and not the carrying. */
-int bench_streams_engine(void *streams);
 
-/* The yardstick in its cheapest correct form. Sender: one frame made ready beforehand, one write per token and
- * stream, TCP_NODELAY, asleep between the steps; one that only sleeps when there is no listener. Receiver:
- * edge-triggered epoll over all connections, one buffer, frames counted and their ends checked. */
+/* What is compared with it, and what that is compared with: the daemon's engine in a process of its own, over the same
+ * script with as many requests. It gives each step's events to the last argument and ends once `stop` is set; 0 or
+ * negative errno. NULL: nobody gets the tokens. */
+typedef int (*bench_carry)(struct bench_streams *s, const struct stream_event *ev, uint32_t n);
+int bench_streams_engine(struct bench_streams *s, bench_carry carry);
+int bench_alone_sender(void *streams);
+
+/* The yardstick in its cheapest correct form. Sender: one frame made ready beforehand, one write per token on the
+ * stream's own connection, TCP_NODELAY, by the thread that made the token. Receiver: edge-triggered epoll over all
+ * connections, one buffer, frames counted and their ends checked. */
 int bench_sse_listen(struct bench_streams *s);
 int bench_sse_sender(void *streams);
 int bench_sse_receiver(void *streams);
+
+/* The floor of all that rings a bell: one byte into a pipe a step, and a reader that sleeps in read() and gets no
+ * token at all. Those it counts are as many as were made meanwhile. */
+int bench_bare_open(struct bench_streams *s);
+int bench_bare_sender(void *streams);
+int bench_bare_receiver(void *streams);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Our side of cpu-vs-sse: the client, and the daemon's engine without anything that carries. See benchipc.h. */
+/* Our side of cpu-vs-sse: the client, and the daemon's engine without anything that carries, or with what it is
+ * compared with. See benchipc.h. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -49,7 +50,7 @@ static int read_streams(glmd_conn *c, struct bench_streams *s) {
     int r = 0;
 
     while (r >= 0 && !atomic_load_explicit(&s->stop, memory_order_relaxed)) {
-        if ((r = glmd_wait(c, INT64_C(1000000000))) < 0)
+        if ((r = glmd_wait(c, -1)) < 0)
             return r;
         while ((r = glmd_next(c, &ev)) == 1) {
             if (ev.type == GLMD_EV_TOKEN && !token_is_right(&ev))
@@ -90,11 +91,17 @@ int bench_streams_client(void *streams) {
 
 static struct stream_credit credit[BENCH_MAX_STREAMS];
 
+static bench_carry carry_to;
+static _Atomic int carry_error; /* by the engine's thread, the first */
+
 static void on_events(void *ctx, const struct stream_event *ev, uint32_t n) {
     struct bench_streams *s = ctx;
+    int r = 0, none = 0;
 
-    (void)ev;
-    atomic_store_explicit(&s->tokens, s->tokens + n, memory_order_relaxed);
+    if (!carry_to)
+        atomic_store_explicit(&s->tokens, s->tokens + n, memory_order_relaxed);
+    else if ((r = carry_to(s, ev, n)) < 0)
+        atomic_compare_exchange_strong(&carry_error, &none, r);
 }
 
 static uint32_t on_refresh(void *ctx, struct stream_id id) {
@@ -145,15 +152,14 @@ static int run_engine(struct bench_streams *s, struct engine *e) {
                                     .received_ns = bench_now_ns()};
         r = engine_submit(e, &req[i]);
     }
-    while (r == 0 && !atomic_load(&s->stop))
+    while (r == 0 && !atomic_load(&s->stop) && (r = atomic_load(&carry_error)) == 0)
         bench_sleep_ns(BENCH_STEP_NS * 10);
     engine_stop(e, 0);
     pthread_join(th, &lost);
     return lost ? -EIO : r;
 }
 
-int bench_streams_engine(void *streams) {
-    struct bench_streams *s = streams;
+int bench_streams_engine(struct bench_streams *s, bench_carry carry) {
     struct engine_options opt = {.model = BENCH_SCRIPT,
                                  .context_tokens = 4096,
                                  .max_seqs = BENCH_MAX_STREAMS,
@@ -162,6 +168,7 @@ int bench_streams_engine(void *streams) {
     struct engine *e = NULL;
     int r = engine_open(&opt, &e, &err);
 
+    carry_to = carry;
     if (r == 0)
         r = engine_load(e, NULL, NULL, &err);
     if (r == 0)
@@ -170,4 +177,8 @@ int bench_streams_engine(void *streams) {
         fprintf(stderr, "bench: the engine alone: %s %s\n", strerror(-r), err.msg);
     engine_close(e);
     return r;
+}
+
+int bench_alone_sender(void *streams) {
+    return bench_streams_engine(streams, NULL);
 }
