@@ -6,10 +6,16 @@
 
 #include "engine_priv.h"
 
+/* One token in four comes with the next one: the handicap of `make bench-sched`. */
+static bool held_back(const struct engine *e) {
+    return FAULT(events_in_pairs) && e->n_events == 1 && e->events[0].type == STREAM_EV_TOKEN &&
+           atomic_load_explicit(&e->stats.steps, memory_order_relaxed) % 4 == 0;
+}
+
 void events_publish(struct engine *e) {
     uint32_t n = e->n_events;
 
-    if (!n || (FAULT(events_in_pairs) && n == 1 && e->events[0].type == STREAM_EV_TOKEN))
+    if (!n || held_back(e))
         return;
     e->n_events = 0;
     if (e->sink.publish)

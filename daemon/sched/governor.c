@@ -166,7 +166,7 @@ uint32_t governor_slice(struct governor *g, bool busy, uint32_t rows, uint32_t f
     if (FAULT(governor_whole_chunks))
         return n_left;
     cap = FAULT(fill_debt_capped) || one / 2 < most ? most : one / 2;
-    g->debt_ns += FAULT(governor_starves) ? step_alone(g) / 2 : step_alone(g);
+    g->debt_ns += FAULT(governor_starves) ? step_alone(g) / 4 : step_alone(g);
     if (g->debt_ns > cap)
         g->debt_ns = cap;
     if (mean <= 0)

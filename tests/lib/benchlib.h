@@ -24,7 +24,8 @@ struct bench_handicap {
     const char *fault, *lines;
 };
 /* What main() returns. Without BENCH_HANDICAP run(). With it run() once for each fault, in a child of the mutation
- * build, of whose verdicts those in `lines` are shown and must be there. The largest of what run() returned. */
+ * build, of whose verdicts those in `lines` are shown and must be there; GLMD_FAULT picks one of them. The largest of
+ * what run() returned. */
 int bench_main(int (*run)(void), const struct bench_handicap *h, size_t n);
 
 struct bench_daemon {
