@@ -6,6 +6,9 @@
 #include "clconn.h"
 #include "wire_num.h"
 
+_Static_assert((int)GLMD_TIER_ON == (int)GLMW_TIER_ON && (int)GLMD_TIER_OFF == (int)GLMW_TIER_OFF &&
+                   (int)GLMD_TIER_READS == (int)GLMW_TIER_READS,
+               "states are handed on as they are");
 _Static_assert((int)GLMD_WHY_NEW == (int)GLMW_WHY_NEW && (int)GLMD_WHY_REFUSED == (int)GLMW_WHY_REFUSED,
                "reasons are handed on as they are");
 
@@ -75,6 +78,19 @@ int glmd_get_numbers(glmd_conn *c, struct glmd_numbers *ret) {
         .tier_tokens = w.tier_tokens,
         .misses = w.misses,
     };
+    n.tier_state = w.tier_state;
+    n.tier_error = w.tier_error;
+    n.tier_blocks = w.tier_blocks;
+    n.tier_checkpoints = w.tier_checkpoints;
+    n.tier_foreign = w.tier_foreign;
+    n.tier_bytes = w.tier_bytes;
+    n.tier_max_bytes = w.tier_max_bytes;
+    n.tier_written = w.tier_written;
+    n.tier_read = w.tier_read;
+    n.tier_refused = w.tier_refused;
+    n.tier_damaged = w.tier_damaged;
+    n.tier_thrown_out = w.tier_thrown_out;
+    memcpy(n.tier_text, w.tier_text, sizeof n.tier_text - 1);
     take_users(&w, &n);
     take_misses(&w, &n);
     return cl_give(ret, &n, sizeof n);

@@ -244,6 +244,11 @@ struct glmd_miss_numbers { /* a prompt of which less than half was found */
     uint32_t reserved;
 };
 
+enum glmd_tier { /* the directory for kept beginnings of prompts; OFF: it could not be used */
+    GLMD_TIER_NONE = 0, GLMD_TIER_ON = 1, GLMD_TIER_OFF = 2,
+    GLMD_TIER_READS = 3 /* writing failed again and again and is not tried any more */
+};
+
 struct glmd_numbers {
     uint32_t size;
     uint32_t all_users; /* 0: users, counts and misses are the reader's own */
@@ -274,6 +279,13 @@ struct glmd_numbers {
     uint64_t misses; /* since the start */
     struct glmd_user_numbers users[24];
     struct glmd_miss_numbers miss[10]; /* the newest first */
+    uint32_t tier_state; /* enum glmd_tier; all that follows: 0 unless all_users */
+    uint32_t tier_error; /* errno of the last writing there; 0: it went well */
+    uint32_t tier_blocks, tier_checkpoints, tier_foreign, reserved2; /* files; states; files of other models */
+    uint64_t tier_bytes, tier_max_bytes, tier_written, tier_read;    /* the last two, and those below: checkpoints */
+    uint64_t tier_refused;    /* not written for want of room or for an error */
+    uint64_t tier_damaged, tier_thrown_out; /* forgotten because of what was read; for better ones */
+    char tier_text[320];      /* how it works, or why it does not */
 };
 /* -EOPNOTSUPP: GLMD_FEATURE_NUMBERS was not asked for or not granted; -EAGAIN: the daemon has none yet. */
 GLMD_API int glmd_get_numbers(glmd_conn *c, struct glmd_numbers *ret);

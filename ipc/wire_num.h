@@ -44,6 +44,13 @@ struct glmw_number_miss {
 GLMW_SIZE(glmw_number_miss, 32);
 GLMW_AT(glmw_number_miss, prompt_tokens, 16);
 
+enum glmw_tier { /* of the directory for kept beginnings of prompts */
+    GLMW_TIER_NONE = 0,  /* none is configured */
+    GLMW_TIER_ON = 1,
+    GLMW_TIER_OFF = 2,   /* it could not be used */
+    GLMW_TIER_READS = 3  /* writing failed again and again and is not tried any more */
+};
+
 struct glmw_numbers {
     uint32_t seq;
     uint32_t scope; /* 0: nothing was written yet; 1: the reader's own; 2: all users */
@@ -64,8 +71,20 @@ struct glmw_numbers {
     uint32_t n_users, n_misses; /* of the lists */
     uint8_t users[GLMW_NUMBER_USERS * 64];   /* struct glmw_number_user each */
     uint8_t miss_list[GLMW_NUMBER_MISSES * 32]; /* struct glmw_number_miss each, the newest first */
+    uint32_t tier_state;                        /* enum glmw_tier; everything below: 0 with scope 1 */
+    uint32_t tier_error;                        /* errno of the last writing there; 0: it went well */
+    uint32_t tier_blocks;                       /* files */
+    uint32_t tier_checkpoints, tier_foreign;    /* of them: states; those of other models */
+    uint32_t tier_zero;
+    uint64_t tier_bytes, tier_max_bytes;
+    uint64_t tier_written, tier_read;                       /* checkpoints, since the start, as the next three */
+    uint64_t tier_refused, tier_damaged, tier_thrown_out;
+    uint8_t tier_text[320]; /* how it works, or why it does not; ends with a zero byte */
 };
-GLMW_SIZE(glmw_numbers, 2000);
+GLMW_SIZE(glmw_numbers, 2400);
+GLMW_AT(glmw_numbers, tier_state, 2000);
+GLMW_AT(glmw_numbers, tier_bytes, 2024);
+GLMW_AT(glmw_numbers, tier_text, 2080);
 GLMW_AT(glmw_numbers, cache_bytes, 64);
 GLMW_AT(glmw_numbers, n_users, 136);
 GLMW_AT(glmw_numbers, users, 144);

@@ -26,6 +26,61 @@ static double percent(uint64_t part, uint64_t whole) {
     return whole ? 100.0 * (double)part / (double)whole : 0.0;
 }
 
+static const char *const tier_states[] = {
+    [GLMD_TIER_NONE] = "none", [GLMD_TIER_ON] = "on", [GLMD_TIER_OFF] = "off", [GLMD_TIER_READS] = "reads"};
+
+static const char *tier_name(uint32_t state) {
+    return state < sizeof tier_states / sizeof *tier_states ? tier_states[state] : "unknown";
+}
+
+static void json_tier(struct ctl_buf *b, const struct glmd_numbers *n) {
+    ctl_buf_fmt(b, ",\"tier\":{\"state\":\"%s\"", tier_name(n->tier_state));
+    if (n->all_users && n->tier_state != GLMD_TIER_NONE) {
+        ctl_buf_fmt(b,
+                    ",\"blocks\":%" PRIu32 ",\"checkpoints\":%" PRIu32 ",\"foreign\":%" PRIu32 ",\"bytes\":%" PRIu64
+                    ",\"bytes_max\":%" PRIu64,
+                    n->tier_blocks, n->tier_checkpoints, n->tier_foreign, n->tier_bytes, n->tier_max_bytes);
+        ctl_buf_fmt(b,
+                    ",\"written\":%" PRIu64 ",\"read\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"damaged\":%" PRIu64
+                    ",\"thrown_out\":%" PRIu64 ",\"error\":",
+                    n->tier_written, n->tier_read, n->tier_refused, n->tier_damaged, n->tier_thrown_out);
+        if (n->tier_error)
+            ctl_text_json(b, strerror((int)n->tier_error), strlen(strerror((int)n->tier_error)));
+        else
+            ctl_buf_str(b, "null");
+        ctl_buf_str(b, ",\"text\":");
+        ctl_text_json(b, n->tier_text, strlen(n->tier_text));
+    }
+    ctl_buf_str(b, "}");
+}
+
+static void text_tier(struct ctl_buf *b, const struct glmd_numbers *n) {
+    if (n->tier_state == GLMD_TIER_NONE)
+        return;
+    ctl_buf_str(b, "on disk   ");
+    if (!n->all_users) {
+        ctl_buf_fmt(b, "%s\n", tier_name(n->tier_state));
+        return;
+    }
+    if (n->tier_state == GLMD_TIER_OFF) {
+        ctl_buf_str(b, "nothing: ");
+        ctl_text_tty(b, n->tier_text, strlen(n->tier_text));
+        ctl_buf_str(b, "\n");
+        return;
+    }
+    ctl_buf_fmt(b, "%.1f of %.1f MiB in %" PRIu32 " files, %" PRIu32 " states, %" PRIu32 " files of other models\n",
+                (double)n->tier_bytes / 1048576.0, (double)n->tier_max_bytes / 1048576.0, n->tier_blocks,
+                n->tier_checkpoints, n->tier_foreign);
+    ctl_buf_fmt(b,
+                "          %" PRIu64 " written, %" PRIu64 " read back, %" PRIu64 " not written, %" PRIu64
+                " damaged, %" PRIu64 " given up\n",
+                n->tier_written, n->tier_read, n->tier_refused, n->tier_damaged, n->tier_thrown_out);
+    if (n->tier_error)
+        ctl_buf_fmt(b, "          %s: %s\n",
+                    n->tier_state == GLMD_TIER_READS ? "nothing is written any more" : "the last was not written",
+                    strerror((int)n->tier_error));
+}
+
 static void json_found(struct ctl_buf *b, uint64_t lookups, uint64_t hits, uint64_t prompt, uint64_t cached,
                        uint64_t tier) {
     ctl_buf_fmt(b,
@@ -53,7 +108,9 @@ static void as_json(struct ctl_buf *b, const struct glmd_info *i, const struct g
     if (n->all_users)
         ctl_buf_fmt(b, ",\"bytes\":%" PRIu64 ",\"kept\":%" PRIu64 ",\"evicted\":%" PRIu64, n->cache_bytes, n->kept,
                     n->evicted);
-    ctl_buf_str(b, "},\"users\":[");
+    ctl_buf_str(b, "}");
+    json_tier(b, n);
+    ctl_buf_str(b, ",\"users\":[");
     for (uint32_t k = 0; k < n->n_users; k++) {
         const struct glmd_user_numbers *u = &n->users[k];
         ctl_buf_fmt(b,
@@ -141,6 +198,7 @@ static void as_text(struct ctl_buf *b, const struct glmd_info *i, const struct g
     if (n->all_users)
         ctl_buf_fmt(b, "          %.1f MiB kept, %" PRIu64 " states taken, %" PRIu64 " given up\n",
                     (double)n->cache_bytes / 1048576.0, n->kept, n->evicted);
+    text_tier(b, n);
     text_users(b, n);
     text_misses(b, n);
 }

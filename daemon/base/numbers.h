@@ -41,11 +41,24 @@ struct numbers_pool {
     uint32_t total, free, cached, high; /* cached: held by the prefix cache alone, and given up for others */
 };
 
+/* The tier of checkpoints on disk. */
+enum numbers_tier_state { NUMBERS_TIER_NONE = 0, NUMBERS_TIER_ON, NUMBERS_TIER_OFF, NUMBERS_TIER_READS };
+
+struct numbers_tier {
+    uint32_t state; /* NONE: not wanted; OFF: it could not be opened; READS: it is not written to any more */
+    uint32_t error; /* of the last writing, as errno; 0: it went well */
+    uint32_t blocks, checkpoints, foreign; /* files; of them states; those of other models */
+    uint64_t bytes, max_bytes;
+    uint64_t written, read, refused, damaged, thrown_out; /* checkpoints, since the start */
+    char text[320]; /* how it works, or why it does not */
+};
+
 struct numbers {
     struct numbers_pool pages, slots;
     uint32_t seats, running, paused, queued;
     uint64_t cache_bytes, kept, evicted; /* checkpoints of states */
     struct numbers_found found;
+    struct numbers_tier tier; /* whoever hands the numbers on fills it in */
     uint64_t misses;
     struct numbers_miss miss[NUMBERS_MISSES];
     uint32_t n_users;

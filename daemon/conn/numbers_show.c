@@ -54,6 +54,25 @@ static void put_misses(const struct numbers_miss *ring, uint64_t misses, bool al
     }
 }
 
+/* That there is a tier, and whether it works, is for everybody; the rest tells of others' prompts and of paths. */
+static void put_tier(const struct numbers_tier *t, bool all, struct glmw_numbers *w) {
+    w->tier_state = t->state;
+    if (!all && !FAULT(numbers_tell_on_others))
+        return;
+    w->tier_error = t->error;
+    w->tier_blocks = t->blocks;
+    w->tier_checkpoints = t->checkpoints;
+    w->tier_foreign = t->foreign;
+    w->tier_bytes = t->bytes;
+    w->tier_max_bytes = t->max_bytes;
+    w->tier_written = t->written;
+    w->tier_read = t->read;
+    w->tier_refused = t->refused;
+    w->tier_damaged = t->damaged;
+    w->tier_thrown_out = t->thrown_out;
+    memcpy(w->tier_text, t->text, sizeof w->tier_text - 1);
+}
+
 void numbers_show(const struct numbers *n, uint32_t uid, bool all, struct glmw_numbers *w) {
     *w = (struct glmw_numbers){
         .scope = all ? 2 : 1,
@@ -71,6 +90,7 @@ void numbers_show(const struct numbers *n, uint32_t uid, bool all, struct glmw_n
         .paused = n->paused,
         .queued = n->queued,
     };
+    put_tier(&n->tier, all, w);
     if (all) {
         w->cache_bytes = n->cache_bytes;
         w->kept = n->kept;

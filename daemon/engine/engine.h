@@ -83,6 +83,7 @@ struct engine_stats {
 struct engine_tier {
     bool wanted, on;   /* wanted and not on: `text` says why */
     bool stopped;      /* writing failed again and again and is not tried any more */
+    uint32_t error;    /* of the last writing, as errno; 0: it went well */
     char text[320];    /* on: how it reads and writes */
     uint64_t bytes, max_bytes;
     uint32_t blocks, checkpoints, foreign; /* foreign: blocks of another model or version */

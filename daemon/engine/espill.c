@@ -464,6 +464,7 @@ void engine_get_tier(const struct engine *e, struct engine_tier *ret) {
         return;
     spill_get_stats(e->spill.tier, &st);
     ret->stopped = st.writing_stopped;
+    ret->error = st.error;
     ret->bytes = st.bytes;
     ret->max_bytes = st.max_bytes;
     ret->blocks = st.blocks;

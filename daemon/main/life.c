@@ -39,6 +39,21 @@ static void feed_watchdog(const struct engine_stats *st, uint64_t now) {
         sd_notify(0, "WATCHDOG=1");
 }
 
+static void put_tier(const struct engine *e, struct numbers_tier *ret) {
+    struct engine_tier t;
+
+    engine_get_tier(e, &t);
+    *ret = (struct numbers_tier){
+        .state = !t.wanted  ? NUMBERS_TIER_NONE
+                 : !t.on    ? NUMBERS_TIER_OFF
+                 : t.stopped ? NUMBERS_TIER_READS
+                             : NUMBERS_TIER_ON,
+        .error = t.error, .blocks = t.blocks, .checkpoints = t.checkpoints, .foreign = t.foreign, .bytes = t.bytes,
+        .max_bytes = t.max_bytes, .written = t.written, .read = t.read, .refused = t.refused, .damaged = t.damaged,
+        .thrown_out = t.thrown_out };
+    memcpy(ret->text, t.text, sizeof ret->text);
+}
+
 static void write_status(struct daemon *d, uint64_t now) {
     struct server_status s = {
         .start_ns = d->start_ns,
@@ -72,8 +87,10 @@ static void write_status(struct daemon *d, uint64_t now) {
     }
     d->last_tick_ns = now;
     server_write_status(d->server, &s);
-    if (e && d->ready && engine_get_numbers(e, &d->numbers) == 0)
+    if (e && d->ready && engine_get_numbers(e, &d->numbers) == 0) {
+        put_tier(e, &d->numbers.tier);
         server_write_numbers(d->server, &d->numbers);
+    }
 }
 
 static void on_tick(void *ctx) {

@@ -247,6 +247,8 @@ static void put_failed(struct spill *s, int error) {
     }
     s->skip = s->skip ? (s->skip < SPILL_MAX_SKIP ? s->skip * 2 : SPILL_MAX_SKIP) : 1;
     s->skipped = 0;
+    if (!FAULT(spill_error_untold))
+        atomic_store_explicit(&s->stats.error, (uint32_t)-error, memory_order_relaxed);
     spill_count(&s->stats.refused);
 }
 
@@ -263,6 +265,7 @@ void spill_put_settle(struct spill *s) {
             spill_index_drop(&s->ix, state);
     } else {
         spill_count(&s->stats.puts);
+        atomic_store_explicit(&s->stats.error, 0, memory_order_relaxed);
         s->failures = s->skip = s->skipped = 0;
         s->told_full = s->told_error = false;
     }

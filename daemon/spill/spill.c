@@ -258,6 +258,7 @@ void spill_get_stats(const struct spill *s, struct spill_stats *ret) {
         .refused = atomic_load_explicit(&s->stats.refused, memory_order_relaxed),
         .damaged = atomic_load_explicit(&s->stats.damaged, memory_order_relaxed),
         .thrown_out = atomic_load_explicit(&s->stats.thrown_out, memory_order_relaxed),
+        .error = atomic_load_explicit(&s->stats.error, memory_order_relaxed),
         .writing_stopped = atomic_load_explicit(&s->stats.stopped, memory_order_relaxed),
     };
 }

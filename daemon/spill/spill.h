@@ -86,6 +86,7 @@ struct spill_stats {
     uint64_t refused;       /* puts given up for want of space or an error of the system */
     uint64_t damaged;       /* checkpoints forgotten because of what was read */
     uint64_t thrown_out;
+    uint32_t error; /* of the last writing, as errno; 0: it went well */
     uint32_t writing_stopped; /* 1: writing fails again and again, and is not tried any more */
 };
 void spill_get_stats(const struct spill *s, struct spill_stats *ret);

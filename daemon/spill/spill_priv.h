@@ -67,7 +67,7 @@ struct spill {
 
     struct {
         _Atomic uint64_t bytes, puts, gets, refused, damaged, thrown_out;
-        _Atomic uint32_t blocks, states, foreign, stopped;
+        _Atomic uint32_t blocks, states, foreign, stopped, error;
     } stats;
 };
 

@@ -4,6 +4,7 @@
  * and a reading. */
 #include <check.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,10 @@
 
 #include "daemonfix.h"
 #include "leakcheck.h"
+#include "runprog.h"
 #include "spilltest.h"
+
+#define TOOL TEST_BUILD "/glmctl"
 
 enum { N = 300, WAIT_MS = 120000 };
 
@@ -76,12 +80,42 @@ static uint32_t from_disk(glmd_conn *c, uint32_t text) {
     return a.usage.tier_tokens;
 }
 
+/* What glmctl top says of the tier. */
+static void top_says(const char *state, json_int_t blocks, json_int_t read, const char *text) {
+    static struct runprog p;
+    const char *const json[] = {TOOL, "top", "--json", "--once", "--socket", f.socket, NULL};
+    const char *const plain_text[] = {TOOL, "top", "--once", "--socket", f.socket, NULL};
+    json_t *j, *tier;
+
+    for (int i = 0;; i++) { /* the numbers are renewed once a second */
+        ck_assert_int_eq(runprog(&p, json, NULL, false, NULL), 0);
+        j = json_loads(p.out_text, 0, NULL);
+        ck_assert_msg(j != NULL, "%s", p.out_text);
+        tier = json_object_get(j, "tier");
+        if (i == 30 || json_integer_value(json_object_get(tier, "read")) == read)
+            break;
+        json_decref(j);
+        usleep(200000);
+    }
+    ck_assert_str_eq(json_string_value(json_object_get(tier, "state")), state);
+    ck_assert_int_ge(json_integer_value(json_object_get(tier, "blocks")), blocks);
+    ck_assert_int_eq(json_integer_value(json_object_get(tier, "read")), read);
+    ck_assert_int_eq(json_integer_value(json_object_get(tier, "bytes")) > 0, blocks > 0);
+    ck_assert(json_is_null(json_object_get(tier, "error")));
+    ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(tier, "text")), text));
+    json_decref(j);
+    ck_assert_int_eq(runprog(&p, plain_text, NULL, false, NULL), 0);
+    ck_assert_msg(strstr(p.out_text, blocks ? " MiB in " : "on disk   nothing: ") != NULL, "%s", p.out_text);
+}
+
 static void run_once(uint32_t text, uint32_t want) {
     glmd_conn *c;
 
     start(t.dir, "yes");
     c = daemonfix_connect(&f, NULL);
     ck_assert_uint_eq(from_disk(c, text), want);
+    if (want)
+        top_says("on", 2, 1, "");
     glmd_close(c);
     daemonfix_stop(&f);
 }
@@ -150,6 +184,7 @@ START_TEST(directories_that_cannot_be_used) {
     f.notify[0] = 0;
     c = daemonfix_connect(&f, NULL);
     ck_assert_uint_eq(from_disk(c, 0), 0);
+    top_says("off", 0, 0, "No such file or directory");
     daemonfix_expect_log(&f, "No such file or directory; create it");
     daemonfix_expect_log(&f, "going on without it");
     glmd_close(c);

@@ -191,6 +191,8 @@ START_TEST(numbers_of_one_user) {
     struct glmw_numbers w;
 
     n = (struct numbers){.n_users = 2, .cache_bytes = 7, .kept = 8, .evicted = 9, .misses = 14};
+    n.tier = (struct numbers_tier){.state = NUMBERS_TIER_READS, .error = 28, .blocks = 5, .bytes = 6, .read = 7,
+                                   .thrown_out = 8, .text = "io_uring"};
     n.found.lookups = 40;
     for (uint32_t i = 0; i < 14; i++)
         n.miss[i % NUMBERS_MISSES] = (struct numbers_miss){.uid = i % 2, .why = NUMBERS_WHY_OTHER_USER, .prompt = i};
@@ -208,6 +210,9 @@ START_TEST(numbers_of_one_user) {
     ck_assert_uint_eq(u.uid, 101);
     ck_assert_uint_eq(w.lookups, 21);
     ck_assert_uint_eq(w.cache_bytes + w.kept + w.evicted, 0);
+    ck_assert_uint_eq(w.tier_state, GLMW_TIER_READS);
+    ck_assert_uint_eq(w.tier_error + w.tier_blocks + w.tier_bytes + w.tier_read + w.tier_thrown_out, 0);
+    ck_assert_uint_eq(w.tier_text[0], 0);
     ck_assert_uint_eq(w.misses, 12);
     ck_assert_uint_eq(w.n_misses, 10);
     for (uint32_t i = 0; i < 10; i++) {
@@ -222,6 +227,13 @@ START_TEST(numbers_of_one_user) {
     ck_assert_uint_eq(w.scope, 2);
     ck_assert_uint_eq(w.n_users, 2);
     ck_assert_uint_eq(w.lookups, 40);
+    ck_assert_uint_eq(w.tier_state, GLMW_TIER_READS);
+    ck_assert_uint_eq(w.tier_error, 28);
+    ck_assert_uint_eq(w.tier_blocks, 5);
+    ck_assert_uint_eq(w.tier_bytes, 6);
+    ck_assert_uint_eq(w.tier_read, 7);
+    ck_assert_uint_eq(w.tier_thrown_out, 8);
+    ck_assert_str_eq((const char *)w.tier_text, "io_uring");
     memcpy(&m, w.miss_list, sizeof m);
     ck_assert_uint_eq(m.prompt_tokens, 13);
     ck_assert_uint_eq(m.why, GLMW_WHY_OTHER_USER);

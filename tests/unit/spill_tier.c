@@ -283,6 +283,7 @@ START_TEST(a_full_disk_is_said_once) {
     ck_assert_uint_gt(st.refused, 2);
     ck_assert_uint_lt(st.refused, 10); /* tried less and less often */
     ck_assert_uint_eq(st.writing_stopped, 0);
+    ck_assert_uint_ne(st.error, 0);
     ck_assert_uint_eq(st.blocks, 0);
     log = strstr(spilltest_log(&t), "is full");
     ck_assert_ptr_nonnull(log);
@@ -310,6 +311,7 @@ START_TEST(errors_of_writing_are_said_once_and_end_it) {
     setrlimit(RLIMIT_FSIZE, &old);
     spill_get_stats(t.s, &st);
     ck_assert_uint_eq(st.writing_stopped, 1);
+    ck_assert_uint_ne(st.error, 0);
     ck_assert_uint_eq(st.states, 1);
     ck_assert_uint_eq(spilltest_get(t.s, 7, other, 255), 64); /* what is there is still read */
     log = strstr(spilltest_log(&t), "cannot be written: File too large");
