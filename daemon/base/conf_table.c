@@ -34,6 +34,14 @@ const struct conf_row conf_rows[] = {
      .doc = "Longest prompt plus answer of one request. 0 takes the model's own maximum, or less when "
             "memory does not suffice for it."},
 
+    {"Model", "AllowFourBitDense", CONF_T_WORD, AT(allow_four_bit_dense), .def = "no", .words = no_yes,
+     .doc = "Whether a checkpoint is served whose matrices outside of the routed experts have four bits or fewer. Such "
+            "models end their answers early and make mistakes in languages other than English. no refuses them."},
+    {"Model", "AllowLowPrecision", CONF_T_STRING, AT(allow_low_precision), .def = "",
+     .doc = "Parts that are served in less than 16 bits if the checkpoint has them so, of embed, kv_b, indexer and "
+            "kda_gates, with commas between: small parts whose errors multiply. Empty refuses such a checkpoint. Most "
+            "GGUF files need all four."},
+
     {"Memory", "KeepFreeBytes", CONF_T_BYTES, AT(keep_free_bytes), .def = "1G", .min = 0, .max = 1024 * G,
      .doc = "Refuse to start when less memory than this would stay available for everything else."},
     {"Memory", "CacheFormat", CONF_T_WORD, AT(cache_format), .def = "f32", .words = cache_words,

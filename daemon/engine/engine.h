@@ -20,6 +20,9 @@
 
 struct engine;
 struct mem_account;
+struct model_config;
+struct model_directory;
+struct model_findings;
 
 /* How latents and pooled keys are stored; recurrent state is always F32. */
 enum engine_cache { ENGINE_CACHE_F32 = 0, ENGINE_CACHE_BF16, ENGINE_CACHE_FP8 };
@@ -53,6 +56,8 @@ struct engine_options {
     bool draft;           /* load the MTP layer, for evaluation (score.h) */
     bool score;           /* make room to score every row of a prefill chunk (score.h) */
     uint32_t cache;       /* enum engine_cache */
+    bool allow_four_bit;  /* what traps.h in the model room refuses otherwise */
+    const char *allow_low;
 };
 
 struct engine_info {
@@ -108,6 +113,10 @@ void engine_set_sink(struct engine *e, const struct stream_sink *s); /* copied; 
 struct mem_account *engine_account(struct engine *e);
 
 void engine_get_info(const struct engine *e, struct engine_info *ret);
+/* What the checkpoint holds, how many of its layers are loaded, and, once it is, what was odd about its scales; NULL:
+ * a script. They live as long as e. */
+const struct model_directory *engine_directory(const struct engine *e, const struct model_config **ret_cfg,
+                                               uint32_t *ret_layers, const struct model_findings **ret_findings);
 void engine_get_stats(const struct engine *e, struct engine_stats *ret);
 /* As they were a moment ago; any thread. -EAGAIN: they are being written, ask again later. */
 int engine_get_numbers(struct engine *e, struct numbers *ret);

@@ -14,6 +14,7 @@
 #include "config.h"
 #include "control.h"
 #include "directory.h"
+#include "watch.h"
 #include "ecache.h"
 #include "enumbers.h"
 #include "engine.h"
@@ -116,6 +117,8 @@ struct engine {
     struct model_index *index;
     struct model_directory directory;
     bool has_directory;
+    struct kern_store *stores; /* kc.stores: how each matrix is stored, NULL for scripts */
+    struct model_findings findings; /* engine_load */
     struct kern_config kc;
     struct plan_limits limits;
     uint32_t model_context; /* the longest the model allows */

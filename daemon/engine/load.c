@@ -49,7 +49,8 @@ static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx
     struct weight_sink sink = { .pack.k = e->k, .digested = espill_is_wanted(e),
                                 .n_layers = e->kc.model.n_layers + e->kc.model.n_draft };
     struct watch watch = { .fn = progress, .ctx = ctx };
-    struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = take_window, .sink_ctx = &sink };
+    struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = take_window, .sink_ctx = &sink,
+                            .findings = &e->findings };
     int r;
 
     if (progress) {
@@ -143,6 +144,7 @@ struct engine *engine_close(struct engine *e) {
     if (e->has_directory)
         model_directory_done(&e->directory);
     model_index_close(e->index);
+    free(e->stores);
     free(e->script);
     free(e);
     return NULL;

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "engine_priv.h"
+#include "quantconf.h"
+#include "traps.h"
 
 static void last_component(const char *path, char *ret, size_t n) {
     size_t len = strlen(path), at;
@@ -106,6 +108,23 @@ static int open_script(struct engine *e, const char *path, struct xerr *err) {
     return 0;
 }
 
+/* Every matrix in the format that the files have it in: nothing is widened. */
+static int make_stores(struct engine *e, struct xerr *err) {
+    uint32_t layers = e->kc.model.n_layers + e->kc.model.n_draft;
+
+    e->stores = calloc(kern_part_count(&e->kc.model), sizeof *e->stores);
+    if (!e->stores)
+        return xerr_set(err, -ENOMEM, "model: no memory to describe its matrices");
+    for (size_t i = 0; i < e->directory.n_tensors; i++) {
+        const struct model_tensor *t = &e->directory.tensor[i];
+
+        if (t->id.layer < layers)
+            e->stores[kern_part_slot(&e->kc.model, &t->id)] = t->k.store;
+    }
+    e->kc.stores = e->stores;
+    return 0;
+}
+
 static int open_checkpoint(struct engine *e, const char *dir, struct xerr *err) {
     uint32_t vocab;
     int r;
@@ -125,12 +144,18 @@ static int open_checkpoint(struct engine *e, const char *dir, struct xerr *err) 
         (r = model_directory_build(&e->directory, &e->cfg, e->index, err)) < 0)
         return r;
     e->has_directory = true;
+    if ((r = model_quant_check(dir, &e->directory, err)) < 0)
+        return r;
     if (e->opt.draft && !e->directory.has_draft)
         return xerr_set(err, -ENODATA, "%s: found no tensors of an MTP layer, expected them because drafts were "
                                        "asked for", dir);
     vocab = e->opt.vocab_tokens ? e->opt.vocab_tokens : e->cfg.vocab_size;
     e->model_context = e->cfg.max_position_embeddings;
-    return model_config_describe(&e->cfg, vocab, e->opt.draft, &e->kc.model, err);
+    if ((r = model_config_describe(&e->cfg, vocab, e->opt.draft, &e->kc.model, err)) < 0)
+        return r;
+    r = model_allowed(dir, &e->directory, e->kc.model.n_layers + e->kc.model.n_draft,
+                      &(struct model_allow){ e->opt.allow_four_bit, e->opt.allow_low }, err);
+    return r < 0 ? r : make_stores(e, err);
 }
 
 static int check_options(struct engine *e, struct xerr *err) {
@@ -224,6 +249,16 @@ void engine_get_info(const struct engine *e, struct engine_info *ret) {
     i.slot_bytes = e->mem.bytes[KERN_MEM_SLOTS] / e->kc.n_slots;
     i.work_bytes = e->mem.bytes[KERN_MEM_WORK] + e->mem.bytes[KERN_MEM_CTL] + e->arena_bytes;
     *ret = i;
+}
+
+const struct model_directory *engine_directory(const struct engine *e, const struct model_config **ret_cfg,
+                                               uint32_t *ret_layers, const struct model_findings **ret_findings) {
+    if (!e->has_directory)
+        return NULL;
+    *ret_cfg = &e->cfg;
+    *ret_layers = e->kc.model.n_layers + e->kc.model.n_draft;
+    *ret_findings = &e->findings;
+    return &e->directory;
 }
 
 void engine_get_stats(const struct engine *e, struct engine_stats *ret) {

@@ -29,6 +29,7 @@ struct daemon {
     const char *conf_file;
     struct override overrides[MAX_OVERRIDES];
     uint32_t n_overrides;
+    bool plan, json; /* --plan, --json: print what would be loaded, and exit */
 
     struct loop *loop;
     struct loop_source *signals;
@@ -78,6 +79,13 @@ int options_load_conf(struct daemon *d, struct conf *ret, struct xerr *err);
 /* loader.c */
 int loader_start(struct daemon *d);
 void loader_done(struct daemon *d); /* after the thread was joined */
+/* Tokenizer, template and engine, with nothing loaded yet. */
+int loader_open(struct daemon *d, struct engine **ret, struct xerr *err);
+
+/* plan.c */
+void plan_log(const struct engine *e);
+void plan_log_findings(const struct engine *e);
+int plan_print(struct daemon *d, bool json, struct xerr *err);
 
 /* life.c */
 int life_start(struct daemon *d, struct xerr *err);

@@ -45,7 +45,8 @@ static int open_text(struct daemon *d, const char *dir, struct xerr *err) {
 static uint64_t others_bytes(const struct daemon *d) {
     uint64_t all;
 
-    if (!size_add(emit_text_bytes(d->emit, d->tok), d->conf.remember_bytes, &all) ||
+    /* `glmd --plan` has nobody to send text to */
+    if (!size_add(d->emit ? emit_text_bytes(d->emit, d->tok) : 0, d->conf.remember_bytes, &all) ||
         !size_add(all, d->tok ? GRAMMAR_VOCAB_BYTES * (uint64_t)tok_size(d->tok) + GRAMMAR_ALL_BYTES : 0, &all))
         return UINT64_MAX;
     return all;
@@ -79,6 +80,8 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
                  : c->cache_format == CONF_CACHE_BF16 ? ENGINE_CACHE_BF16
                                                       : ENGINE_CACHE_F32,
         .others_bytes = others_bytes(d),
+        .allow_four_bit = c->allow_four_bit_dense == 1,
+        .allow_low = c->allow_low_precision,
     };
 
     return engine_open(&opt, ret, err);
@@ -188,6 +191,12 @@ static void set_defaults(struct sched_sampling *s, const struct model_generation
         s->repetition = (float)g->repetition_penalty;
 }
 
+int loader_open(struct daemon *d, struct engine **ret, struct xerr *err) {
+    int r = strncmp(d->conf.model_path, "script:", 7) == 0 ? 0 : open_text(d, d->conf.model_path, err);
+
+    return r < 0 ? r : open_engine(d, ret, err);
+}
+
 /* Everything before the engine runs. */
 static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
     bool is_script = strncmp(d->conf.model_path, "script:", 7) == 0;
@@ -197,13 +206,12 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
     struct stream_sink sink;
     int r = cfg ? 0 : xerr_set(err, -ENOMEM, "no memory to read the configuration of the model");
 
-    if (r == 0 && !is_script)
-        r = open_text(d, d->conf.model_path, err);
     if (r == 0)
-        r = open_engine(d, ret, err);
+        r = loader_open(d, ret, err);
     if (r < 0)
         goto out;
     engine_get_info(*ret, &d->info);
+    plan_log(*ret);
     if (is_script && d->info.model_dir[0])
         r = open_text(d, d->info.model_dir, err);
     set_defaults(&pm.defaults, NULL);
@@ -230,6 +238,8 @@ static int load(struct daemon *d, struct engine **ret, struct xerr *err) {
     }
     if (r == 0)
         r = engine_load(*ret, on_progress, d, err);
+    if (r == 0)
+        plan_log_findings(*ret);
     if (r == 0)
         r = engine_self_test(*ret, err);
     if (r == 0)

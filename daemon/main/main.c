@@ -253,6 +253,16 @@ int main(int argc, char **argv) {
         conf_done(&d.conf);
         return 2;
     }
+    if (d.plan) {
+        r = look_for_model(d.conf.model_path, &err);
+        if (r == 0)
+            r = plan_print(&d, d.json, &err);
+        if (r < 0)
+            log_error("%s", err.msg);
+        loader_done(&d);
+        conf_done(&d.conf);
+        return r < 0;
+    }
     r = start(&d, &err);
     if (r < 0) {
         log_error("%s", err.msg);

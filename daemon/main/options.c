@@ -23,6 +23,7 @@ static const char usage[] =
     "  --io-backend NAME        auto, uring or epoll\n"
     "  --log-level NAME         error, warning, notice, info or debug\n"
     "  --foreground             stay in the foreground (the default; nothing else exists)\n"
+    "  --plan [--json]          print what the checkpoint holds and what memory it takes, and exit\n"
     "  --check-config           print the merged configuration with its origins and exit\n"
     "  --print-default-config   print a configuration file with every key and exit\n"
     "  --print-config-man       print the list of keys for the manual page and exit\n"
@@ -43,6 +44,8 @@ enum {
     OPT_LEVEL,
     OPT_FOREGROUND,
     OPT_CHECK,
+    OPT_PLAN,
+    OPT_JSON,
     OPT_PRINT_DEFAULT,
     OPT_PRINT_MAN,
     OPT_HELP,
@@ -59,6 +62,8 @@ static const struct option options[] = {
     {"io-backend", required_argument, NULL, OPT_IO},
     {"log-level", required_argument, NULL, OPT_LEVEL},
     {"foreground", no_argument, NULL, OPT_FOREGROUND},
+    {"plan", no_argument, NULL, OPT_PLAN},
+    {"json", no_argument, NULL, OPT_JSON},
     {"check-config", no_argument, NULL, OPT_CHECK},
     {"print-default-config", no_argument, NULL, OPT_PRINT_DEFAULT},
     {"print-config-man", no_argument, NULL, OPT_PRINT_MAN},
@@ -206,6 +211,12 @@ int options_parse(struct daemon *d, int argc, char **argv) {
         case OPT_CHECK:
             check = true;
             break;
+        case OPT_PLAN:
+            d->plan = true;
+            break;
+        case OPT_JSON:
+            d->json = true;
+            break;
         case OPT_FOREGROUND:
             break;
         case '?':
@@ -224,5 +235,7 @@ int options_parse(struct daemon *d, int argc, char **argv) {
                  argv[optind]);
         return wrong(text);
     }
+    if (d->json && !d->plan)
+        return wrong("--json is a form of --plan: give both");
     return check ? check_config(d) : 0;
 }

@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "configread.h"
+#include "ggufconfig.h"
 
 enum {
     CONFIG_MAX_BYTES = 4 << 20,
@@ -114,7 +116,8 @@ static bool is_text_key(const char *key) {
         if (strcmp(TEXT[i].key, key) == 0)
             return true;
     for (size_t i = 0; TEXT_OTHER[i]; i++)
-        if (strcmp(TEXT_OTHER[i], key) == 0 && strcmp(key, "eos_token_id") != 0)
+        if (strcmp(TEXT_OTHER[i], key) == 0 && strcmp(key, "eos_token_id") != 0 &&
+            strcmp(key, "quantization_config") != 0)
             return true;
     return false;
 }
@@ -206,14 +209,13 @@ static int no_bos(const struct cread *c) {
     return 0;
 }
 
-static int no_quantization(const struct cread *c) {
+/* What it says is compared with the tensors (quantconf.c); here it only has to be an object. */
+static int is_quantization(const struct cread *c) {
     const json_t *v = json_object_get(c->obj, "quantization_config");
-    const json_t *m = json_object_get(v, "quant_method");
 
-    if (v && !json_is_null(v))
-        return cread_refuse(c, -ENOTSUP, "quantization_config", m ? m : v,
-                            "none: only unquantised BF16 checkpoints can be loaded");
-    return 0;
+    return v && !json_is_null(v) && !json_is_object(v)
+               ? cread_refuse(c, -EINVAL, "quantization_config", v, "an object")
+               : 0;
 }
 
 /* The reference looks for another name than the files have, and falls back to a default: both must agree. */
@@ -269,7 +271,7 @@ static int read_text(struct cread *c, const char *file, const json_t *root, stru
         return cread_missing(&top, "text_config", "an object");
     if (!json_is_object(c->obj))
         return cread_refuse(&top, -EINVAL, "text_config", c->obj, "an object");
-    r = no_quantization(c);
+    r = is_quantization(c);
     if (r == 0)
         r = cread_fields(c, TEXT, N(TEXT), cfg);
     if (r == 0)
@@ -353,7 +355,7 @@ static int check_top(const struct cread *c, struct model_config *cfg) {
     const json_t *tie = json_object_get(c->obj, "tie_word_embeddings");
     const json_t *dtype = json_object_get(c->obj, "dtype");
     const json_t *vision = json_object_get(c->obj, "vision_config");
-    int r = no_quantization(c);
+    int r = is_quantization(c);
 
     if (r == 0)
         r = no_bos(c);
@@ -387,33 +389,68 @@ static int join(char path[PATH_MAX], const char *dir, const char *name, struct x
     return n < 0 || n >= PATH_MAX ? xerr_set(e, -ENAMETOOLONG, "model directory: the path is too long") : 0;
 }
 
+static int read_root(const json_t *root, const char *shown, struct model_config *ret, struct xerr *e) {
+    struct cread top = {shown, "", root, e}, text = {shown, "text_config.", NULL, e};
+    struct model_config cfg;
+    int r = check_architecture(&top);
+
+    memset(&cfg, 0, sizeof cfg);
+    if (r == 0)
+        r = cread_fields(&top, TOP, N(TOP), &cfg);
+    if (r == 0)
+        r = read_text(&text, shown, root, &cfg);
+    if (r == 0)
+        r = check_top(&top, &cfg);
+    if (r == 0)
+        *ret = cfg;
+    return r;
+}
+
+/* A GGUF model brings its configuration; a config.json beside it must say the same. */
+static int read_gguf(const json_t *metadata, const struct model_index *x, const char *path, struct model_config *ret,
+                     struct xerr *e) {
+    struct model_config cfg;
+    json_t *root = NULL;
+    struct show p, g;
+    int r = 0;
+
+    if (access(path, F_OK) == 0 || errno != ENOENT) {
+        r = modeljson_load(path, CONFIG_MAX_BYTES, &root, e);
+        if (r == 0)
+            r = model_gguf_same(metadata, root, show_path(&p, path), e);
+        json_decref(root);
+    }
+    if (r == 0)
+        r = read_root(metadata, show_path(&g, st_path(model_index_file(x, 0))), &cfg, e);
+    if (r < 0)
+        return r;
+    model_gguf_tensors(x, &cfg);
+    *ret = cfg;
+    return 0;
+}
+
 int model_config_read(const char *dir, struct model_config *ret, struct xerr *e) {
+    struct model_index *x = NULL;
     char path[PATH_MAX];
     struct show p;
-    struct model_config cfg;
-    struct cread top = {NULL, "", NULL, e};
-    struct cread text = {NULL, "text_config.", NULL, e};
     json_t *root;
     int r = join(path, dir, "config.json", e);
 
     if (r < 0)
         return r;
-    r = modeljson_load(path, CONFIG_MAX_BYTES, &root, e);
+    r = model_gguf_config(dir, &root, &x, e);
     if (r < 0)
         return r;
-    memset(&cfg, 0, sizeof cfg);
-    top.file = text.file = show_path(&p, path);
-    top.obj = root;
-    r = check_architecture(&top);
-    if (r == 0)
-        r = cread_fields(&top, TOP, N(TOP), &cfg);
-    if (r == 0)
-        r = read_text(&text, top.file, root, &cfg);
-    if (r == 0)
-        r = check_top(&top, &cfg);
+    if (r > 0) {
+        r = read_gguf(root, x, path, ret, e);
+        model_index_close(x);
+    } else {
+        r = modeljson_load(path, CONFIG_MAX_BYTES, &root, e);
+        if (r < 0)
+            return r;
+        r = read_root(root, show_path(&p, path), ret, e);
+    }
     json_decref(root);
-    if (r == 0)
-        *ret = cfg;
     return r;
 }
 
@@ -444,10 +481,14 @@ int model_generation_read(const char *dir, const struct model_config *cfg, struc
 
     if (r < 0)
         return r;
+    memset(&g, 0, sizeof g);
+    if (cfg->from_gguf && access(path, F_OK) < 0 && errno == ENOENT) { /* nothing is suggested */
+        *ret = g;
+        return 0;
+    }
     r = modeljson_load(path, CONFIG_MAX_BYTES, &root, e);
     if (r < 0)
         return r;
-    memset(&g, 0, sizeof g);
     c.file = show_path(&p, path);
     c.obj = root;
     r = same_eos(&c, cfg);
@@ -532,12 +573,14 @@ int model_config_describe(const struct model_config *cfg, uint32_t vocab_tokens,
         d.layer[i].mix = cfg->layer[i].mix == MODEL_MIX_KDA ? KERN_MIX_KDA : KERN_MIX_MLA;
         d.layer[i].index = index_of(&cfg->layer[i]);
         d.layer[i].resid = KERN_RESID_MHC;
+        d.layer[i].kvb_split = cfg->layer[i].kvb_split;
         d.layer[i].mlp = cfg->layer[i].mlp == MODEL_MLP_DENSE ? KERN_MLP_DENSE : KERN_MLP_MOE;
     }
     /* The MTP layer has no list entry: sparse attention with its own indexer, experts, plain residuals. */
     for (uint32_t i = d.n_layers; i < d.n_layers + d.n_draft; i++)
         d.layer[i] = (struct kern_layer_desc){
-            .mix = KERN_MIX_MLA, .index = KERN_INDEX_FULL, .resid = KERN_RESID_PLAIN, .mlp = KERN_MLP_MOE};
+            .mix = KERN_MIX_MLA, .index = KERN_INDEX_FULL, .resid = KERN_RESID_PLAIN, .mlp = KERN_MLP_MOE,
+            .kvb_split = cfg->layer[i].kvb_split};
     *ret = d;
     return 0;
 }

@@ -22,6 +22,7 @@ struct model_layer {
     enum model_mix mix;
     enum model_mlp mlp;
     bool index_shared; /* DSA layers: reuses the selection of the previous full DSA layer */
+    bool kvb_split;    /* DSA and MTP layers: the file has kv_b as two tensors (GGUF) */
 };
 
 /* Names follow the file. Words that have one supported value (scoring_func, hidden_act, …) are checked, not
@@ -52,9 +53,10 @@ struct model_config {
     uint32_t eos_token_id[MODEL_MAX_EOS]; /* ascending */
     uint32_t n_eos;
 
-    struct model_layer layer[KERN_MAX_LAYERS]; /* num_hidden_layers of them */
+    struct model_layer layer[KERN_MAX_LAYERS]; /* num_hidden_layers of them; of the MTP layers only kvb_split */
 
     /* Top level. Ids are MODEL_NO_ID where the file has none. */
+    bool from_gguf; /* the files are GGUF: other names, and no other JSON file need be there */
     bool has_vision;
     int64_t image_token_id, video_token_id;
     int64_t image_start_token_id, image_end_token_id, video_start_token_id, video_end_token_id;

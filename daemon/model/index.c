@@ -14,6 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ggufile.h"
+#include "indexpriv.h"
 #include "modeljson.h"
 
 enum {
@@ -23,17 +25,7 @@ enum {
 #define INDEX_NAME  "model.safetensors.index.json"
 #define SINGLE_NAME "model.safetensors"
 
-struct model_index {
-    char *dir;
-    struct st_file *file[MODEL_MAX_FILES];
-    const char *file_name[MODEL_MAX_FILES]; /* borrowed from the parsed index while opening */
-    uint32_t n_files;
-    struct model_entry *entry; /* by name */
-    size_t n_entries;
-    char warning[320];
-};
-
-static int in_dir(const struct model_index *x, const char *name, char path[PATH_MAX], struct xerr *e) {
+int model_index_path(const struct model_index *x, const char *name, char path[PATH_MAX], struct xerr *e) {
     int n = snprintf(path, PATH_MAX, "%s/%s", x->dir, name);
 
     return n < 0 || n >= PATH_MAX ? xerr_set(e, -ENAMETOOLONG, "model directory: the path is too long") : 0;
@@ -99,7 +91,7 @@ static int check_present(const struct model_index *x, const char *shown, struct 
     int r;
 
     for (uint32_t i = 0; i < x->n_files; i++) {
-        r = in_dir(x, x->file_name[i], path, e);
+        r = model_index_path(x, x->file_name[i], path, e);
         if (r < 0)
             return r;
         if (stat(path, &st) == 0 || errno != ENOENT)
@@ -199,7 +191,7 @@ static int open_files(struct model_index *x, const struct st_io *io, struct xerr
     int r = 0;
 
     for (uint32_t i = 0; i < x->n_files && r == 0; i++) {
-        r = in_dir(x, x->file_name[i], path, e);
+        r = model_index_path(x, x->file_name[i], path, e);
         if (r == 0)
             r = st_open(&x->file[i], path, io, e);
     }
@@ -239,6 +231,7 @@ static int open_sharded(struct model_index *x, const char *path, const struct st
 int model_index_open(struct model_index **ret, const char *dir, const struct st_io *io, struct xerr *e) {
     struct model_index *x = calloc(1, sizeof *x);
     char path[PATH_MAX];
+    bool is_sharded, is_single;
     struct stat st;
     struct show d;
     int r;
@@ -247,19 +240,24 @@ int model_index_open(struct model_index **ret, const char *dir, const struct st_
         free(x);
         return xerr_set(e, -ENOMEM, "%s: no memory", show_path(&d, dir));
     }
-    r = in_dir(x, INDEX_NAME, path, e);
+    r = model_index_path(x, INDEX_NAME, path, e);
     /* lstat: a dangling link is a broken sharded checkpoint, not a single-file one. */
-    if (r == 0 && lstat(path, &st) == 0) {
+    is_sharded = r == 0 && lstat(path, &st) == 0;
+    if (r == 0 && !is_sharded)
+        r = model_index_path(x, SINGLE_NAME, path, e);
+    is_single = r == 0 && !is_sharded && lstat(path, &st) == 0;
+    if (r == 0)
+        r = model_index_gguf_files(x, is_sharded ? INDEX_NAME : is_single ? SINGLE_NAME : NULL, io, e);
+    if (r > 0) {
+        r = gather(x, e);
+    } else if (r == 0 && is_sharded) {
         r = open_sharded(x, path, io, e);
+    } else if (r == 0 && !is_single) {
+        r = xerr_set(e, -ENOENT, "%s: found neither %s nor %s nor a GGUF file, expected one of them",
+                     show_path(&d, dir), INDEX_NAME, SINGLE_NAME);
     } else if (r == 0) {
-        r = in_dir(x, SINGLE_NAME, path, e);
-        if (r == 0 && lstat(path, &st) < 0)
-            r = xerr_set(e, -ENOENT, "%s: found neither %s nor %s, expected one of them", show_path(&d, dir),
-                         INDEX_NAME, SINGLE_NAME);
-        if (r == 0) {
-            x->n_files = 1;
-            r = st_open(&x->file[0], path, io, e);
-        }
+        x->n_files = 1;
+        r = st_open(&x->file[0], path, io, e);
         if (r == 0)
             r = gather(x, e);
     }
@@ -269,6 +267,25 @@ int model_index_open(struct model_index **ret, const char *dir, const struct st_
     }
     *ret = x;
     return 0;
+}
+
+int model_index_open_gguf(struct model_index **ret, const char *dir, struct xerr *e) {
+    struct model_index *x = calloc(1, sizeof *x);
+    struct show d;
+    int r;
+
+    if (!x || !(x->dir = strdup(dir))) {
+        free(x);
+        return xerr_set(e, -ENOMEM, "%s: no memory", show_path(&d, dir));
+    }
+    r = model_index_gguf_files(x, NULL, NULL, e);
+    if (r > 0)
+        r = gather(x, e) < 0 ? -EBADMSG : 1;
+    if (r <= 0)
+        model_index_close(x);
+    else
+        *ret = x;
+    return r;
 }
 
 struct model_index *model_index_close(struct model_index *x) {
@@ -302,21 +319,28 @@ const struct model_entry *model_index_at(const struct model_index *x, size_t i) 
     return i < x->n_entries ? &x->entry[i] : NULL;
 }
 
-const struct model_entry *model_index_find(const struct model_index *x, const char *name) {
+size_t model_index_from(const struct model_index *x, const char *name) {
     size_t lo = 0, hi = x->n_entries;
 
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        int c = strcmp(name, x->entry[mid].t->name);
 
-        if (c == 0)
-            return &x->entry[mid];
-        if (c < 0)
+        if (strcmp(name, x->entry[mid].t->name) <= 0)
             hi = mid;
         else
             lo = mid + 1;
     }
-    return NULL;
+    return lo;
+}
+
+const struct model_entry *model_index_find(const struct model_index *x, const char *name) {
+    size_t i = model_index_from(x, name);
+
+    return i < x->n_entries && strcmp(x->entry[i].t->name, name) == 0 ? &x->entry[i] : NULL;
+}
+
+const struct gguf *model_index_gguf(const struct model_index *x) {
+    return x->n_files ? st_gguf(x->file[0]) : NULL;
 }
 
 const char *model_index_warning(const struct model_index *x) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Moves every tensor of a directory through a staging buffer into a sink, in the order of the files. */
+/* Moves every piece of a directory's tensors through a staging buffer into a sink, in the order of the files. */
 #ifndef GLMD_MODEL_LOADER_H
 #define GLMD_MODEL_LOADER_H
 
-#include "directory.h"
+#include "watch.h"
 
-/* A window of one tensor's bytes, 64-byte aligned in memory; bytes are gone after the return. 0 or negative
+/* A window of one piece's bytes, 64-byte aligned in memory; bytes are gone after the return. 0 or negative
  * errno, which ends the load. The shape of mem_pack_window(). */
 typedef int model_sink(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t,
                        uint64_t offset, const void *bytes, uint64_t n);
@@ -18,13 +18,15 @@ struct model_load {
     /* After each window; done == total at the end. Nonzero stops with -ECANCELED. NULL: none. */
     int (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
+    struct model_findings *findings; /* filled at the end; NULL: not wanted */
 };
 
 enum {
     MODEL_MIN_STAGING = 4096,
 };
 
-/* -EIO: a read failed or a file shrank, -ESTALE: a file changed meanwhile, -ECANCELED, or what the sink
+/* -EBADMSG: a number that cannot be right, -EIO: a read failed or a file shrank, -ESTALE: a file changed
+ * meanwhile, -ECANCELED, or what the sink
  * returned. */
 int model_load(const struct model_index *index, const struct model_directory *d, const struct model_load *l,
                struct xerr *e);

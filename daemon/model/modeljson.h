@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "modelshow.h"
+#include "show.h"
 #include "xerr.h"
 
 enum {

@@ -12,20 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "modelshow.h"
+#include "show.h"
 #include "size.h"
+#include "stfile.h"
 #include "stheader.h"
-
-struct st_file {
-    int fd;
-    char *path;
-    char *header;
-    struct st_tensor *t; /* by name */
-    size_t n_t;
-    uint64_t data_bytes;
-    struct stat opened;
-    struct st_io io;
-};
 
 static ssize_t plain_readv(void *ctx, int fd, const struct iovec *iov, int n_iov, off_t at) {
     (void)ctx;
@@ -115,7 +105,7 @@ io:
                     strerror(-r));
 }
 
-int st_open(struct st_file **ret, const char *path, const struct st_io *io, struct xerr *e) {
+int stfile_open(struct st_file **ret, const char *path, const struct st_io *io, struct xerr *e) {
     static const struct st_io PLAIN = {plain_readv, NULL};
     struct st_file *f = calloc(1, sizeof *f);
     struct show p;
@@ -138,9 +128,30 @@ int st_open(struct st_file **ret, const char *path, const struct st_io *io, stru
         xerr_set(e, r, "%s: cannot stat: %s", p.s, strerror(-r));
     } else if (!S_ISREG(f->opened.st_mode)) {
         r = xerr_set(e, -EINVAL, "%s: found something that is not a regular file, expected one", p.s);
-    } else {
-        r = read_header(f, p.s, e);
     }
+    if (r < 0) {
+        st_close(f);
+        return r;
+    }
+    *ret = f;
+    return 0;
+}
+
+int stfile_read(const struct st_file *f, uint64_t at, void *buf, uint64_t n) {
+    uint64_t stopped;
+    int r = read_one(f, at, buf, n, &stopped);
+
+    return r == -ENODATA ? -EIO : r;
+}
+
+int st_open(struct st_file **ret, const char *path, const struct st_io *io, struct xerr *e) {
+    struct st_file *f;
+    struct show p;
+    int r = stfile_open(&f, path, io, e);
+
+    if (r < 0)
+        return r;
+    r = read_header(f, show_path(&p, path), e);
     if (r < 0) {
         st_close(f);
         return r;
@@ -154,6 +165,7 @@ struct st_file *st_close(struct st_file *f) {
         return NULL;
     if (f->fd >= 0)
         close(f->fd);
+    gguf_free(f->gguf);
     free(f->t);
     free(f->header);
     free(f->path);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* One safetensors file: opened strictly, its tensors listed, read by preadv. Used for checkpoint shards and
- * for any other file in the container (evaluation outputs).
+ * for any other file in the container (evaluation outputs). A GGUF file becomes the same (ggufile.h).
  *
  *     struct st_file *f;
  *     r = st_open(&f, "golden.safetensors", NULL, &err);
@@ -48,6 +48,24 @@ enum st_dtype {
     ST_U64,
     ST_F64,
     ST_C64,
+    /* only in GGUF files: blocks along the last dimension, of no whole number of bits a weight */
+    ST_GGUF_Q8_0,
+    ST_GGUF_Q2_K,
+    ST_GGUF_Q3_K,
+    ST_GGUF_Q4_K,
+    ST_GGUF_Q5_K,
+    ST_GGUF_Q6_K,
+    ST_GGUF_IQ1_S,
+    ST_GGUF_IQ1_M,
+    ST_GGUF_IQ2_XXS,
+    ST_GGUF_IQ2_XS,
+    ST_GGUF_IQ2_S,
+    ST_GGUF_IQ3_XXS,
+    ST_GGUF_IQ3_S,
+    ST_GGUF_IQ4_NL,
+    ST_GGUF_IQ4_XS,
+    ST_GGUF_MXFP4,
+    ST_GGUF_NVFP4,
 };
 
 /* The bytes are [offset, offset + bytes) of the file, known to lie inside it when it was opened. offset has
@@ -90,7 +108,7 @@ int st_readv(const struct st_file *f, uint64_t at, struct iovec *iov, int n_iov,
 int st_unchanged(const struct st_file *f, struct xerr *e);
 
 const char *st_dtype_name(enum st_dtype d); /* "BF16" */
-uint32_t st_dtype_bits(enum st_dtype d);
+uint32_t st_dtype_bits(enum st_dtype d);    /* 0: blocks */
 /* "[4096,512]"; returns buf. */
 const char *st_shape_text(const struct st_tensor *t, char *buf, size_t n);
 

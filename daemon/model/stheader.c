@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "modelshow.h"
+#include "show.h"
 #include "size.h"
 #include "utf8.h"
 
@@ -214,6 +214,23 @@ static const struct {
     [ST_U64] = {"U64", 64},
     [ST_F64] = {"F64", 64},
     [ST_C64] = {"C64", 64},
+    [ST_GGUF_Q8_0] = {"Q8_0", 0},
+    [ST_GGUF_Q2_K] = {"Q2_K", 0},
+    [ST_GGUF_Q3_K] = {"Q3_K", 0},
+    [ST_GGUF_Q4_K] = {"Q4_K", 0},
+    [ST_GGUF_Q5_K] = {"Q5_K", 0},
+    [ST_GGUF_Q6_K] = {"Q6_K", 0},
+    [ST_GGUF_IQ1_S] = {"IQ1_S", 0},
+    [ST_GGUF_IQ1_M] = {"IQ1_M", 0},
+    [ST_GGUF_IQ2_XXS] = {"IQ2_XXS", 0},
+    [ST_GGUF_IQ2_XS] = {"IQ2_XS", 0},
+    [ST_GGUF_IQ2_S] = {"IQ2_S", 0},
+    [ST_GGUF_IQ3_XXS] = {"IQ3_XXS", 0},
+    [ST_GGUF_IQ3_S] = {"IQ3_S", 0},
+    [ST_GGUF_IQ4_NL] = {"IQ4_NL", 0},
+    [ST_GGUF_IQ4_XS] = {"IQ4_XS", 0},
+    [ST_GGUF_MXFP4] = {"MXFP4", 0},
+    [ST_GGUF_NVFP4] = {"NVFP4", 0},
 };
 #define N_DTYPES (sizeof DTYPES / sizeof *DTYPES)
 
@@ -231,7 +248,7 @@ static int dtype(struct parser *p, struct st_tensor *t) {
 
     if (r < 0)
         return r;
-    for (size_t i = 1; i < N_DTYPES; i++)
+    for (size_t i = 1; i <= ST_C64; i++)
         if (strcmp(s, DTYPES[i].name) == 0) {
             t->dtype = (enum st_dtype)i;
             return 0;

@@ -3,6 +3,7 @@
 #include "chatpriv.h"
 
 #include "chattmpl.h"
+#include "tokgguf.h"
 #include "utf8.h"
 
 #include <errno.h>
@@ -89,13 +90,19 @@ static int take(struct tbuf *from, char **ret, size_t *ret_n) {
     return 0;
 }
 
-static int load_template(struct chat *c, const char *path, struct xerr *err) {
+static int load_template(struct chat *c, const char *dir, const char *path, struct xerr *err) {
     struct chattmpl t;
     const char *why = NULL;
     char *text = NULL;
     size_t n = 0;
-    int r = read_template(path, &text, &n, &why);
+    int r = read_template(path, &text, &n, &why), from_gguf = 0;
 
+    if (r > 0 && access(path, F_OK) < 0 && errno == ENOENT) /* a GGUF model brings its own */
+        from_gguf = tokgguf_template(dir, &text, &n, err);
+    if (from_gguf < 0)
+        return from_gguf;
+    if (from_gguf)
+        r = 0;
     if (r < 0)
         return xerr_set(err, r, "%s: cannot be read: %s", path, strerror(-r));
     if (r > 0) {
@@ -144,7 +151,7 @@ int chat_open(const char *dir, const struct tok *tok, struct chat **ret, struct 
         }
         c->ids[k] = (uint32_t)id;
     }
-    r = load_template(c, path, err);
+    r = load_template(c, dir, path, err);
     if (r < 0)
         goto fail;
     free(path);

@@ -4,6 +4,7 @@
 #include "tokread.h"
 
 #include "split.h"
+#include "tokgguf.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -250,6 +251,18 @@ int tokread_open(struct tokread *l, const char *dir) {
     }
     /* O_NONBLOCK: a pipe put in the file's place must not hang the start. */
     fd = open(l->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) {
+        char *path = NULL;
+
+        r = tokgguf_read(dir, &l->root, &path, l->err);
+        if (r > 0) {
+            free(l->path);
+            l->path = path;
+        }
+        if (r != 0)
+            return r < 0 ? r : 0;
+        errno = ENOENT;
+    }
     f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
         r = -errno;

@@ -130,7 +130,9 @@ static int open_engine(struct run *u, struct engine **ret, struct xerr *err) {
     struct engine_options opt = { .model = u->o->model, .backend = u->o->backend, .isa = u->o->isa,
                                   .threads = u->o->threads, .max_seqs = 1, .max_streams = 1, .score = true,
                                   .context_tokens = u->context, .draft = u->drafts,
-                                  .prefill_tokens = u->o->chunk_tokens, .cache = u->o->cache };
+                                  .prefill_tokens = u->o->chunk_tokens, .cache = u->o->cache,
+                                  /* what is bad is to be measured, too */
+                                  .allow_four_bit = true, .allow_low = "embed,kv_b,indexer,kda_gates" };
     struct engine *e;
     int r = engine_open(&opt, &e, err);
 

@@ -340,6 +340,61 @@ json_t *__wrap_json_loadb(const char *p, size_t n, size_t flags, json_error_t *e
     return __real_json_loadb(p, n, flags, err);
 }
 
+#define MAKES(name, params, args)                                                                            \
+    json_t *__real_##name params;                                                                            \
+    json_t *__wrap_##name params;                                                                            \
+    json_t *__wrap_##name params {                                                                           \
+        return FAILS(name, 0, ENOMEM, ENOMEM) ? NULL : __real_##name args;                                   \
+    }
+MAKES(json_object, (void), ())
+MAKES(json_array, (void), ())
+MAKES(json_integer, (json_int_t v), (v))
+MAKES(json_real, (double v), (v))
+MAKES(json_string, (const char *s), (s))
+MAKES(json_stringn_nocheck, (const char *s, size_t n), (s, n))
+
+int __real_json_object_set_new(json_t *o, const char *key, json_t *v);
+int __wrap_json_object_set_new(json_t *o, const char *key, json_t *v);
+int __wrap_json_object_set_new(json_t *o, const char *key, json_t *v) {
+    if (!FAILS(json_object_set_new, 0, ENOMEM, ENOMEM))
+        return __real_json_object_set_new(o, key, v);
+    json_decref(v);
+    return -1;
+}
+
+int __real_json_array_append_new(json_t *a, json_t *v);
+int __wrap_json_array_append_new(json_t *a, json_t *v);
+int __wrap_json_array_append_new(json_t *a, json_t *v) {
+    if (!FAILS(json_array_append_new, 0, ENOMEM, ENOMEM))
+        return __real_json_array_append_new(a, v);
+    json_decref(v);
+    return -1;
+}
+
+/* What it was handed to keep is let go, as it does itself when it fails: the format is read for that. */
+json_t *__wrap_json_pack(const char *fmt, ...);
+json_t *__wrap_json_pack(const char *fmt, ...) {
+    json_t *v;
+    va_list ap;
+
+    va_start(ap, fmt);
+    v = json_vpack_ex(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (v && FAILS(json_pack, 0, ENOMEM, ENOMEM)) {
+        json_decref(v);
+        v = NULL;
+    }
+    return v;
+}
+
+int __real_access(const char *path, int mode);
+int __wrap_access(const char *path, int mode);
+int __wrap_access(const char *path, int mode) {
+    if (!FAILS(access, 0, ENOMEM, EACCES))
+        return __real_access(path, mode);
+    return -1;
+}
+
 json_t *__real_json_loadf(FILE *f, size_t flags, json_error_t *err);
 json_t *__wrap_json_loadf(FILE *f, size_t flags, json_error_t *err);
 json_t *__wrap_json_loadf(FILE *f, size_t flags, json_error_t *err) {

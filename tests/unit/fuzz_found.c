@@ -8,7 +8,7 @@
 #include "chattmpl.h"
 #include "clienttest.h"
 #include "fakedaemon.h"
-#include "modelshow.h"
+#include "show.h"
 #include "utf8.h"
 
 /* client_ring: a record that no event can be made of was not stepped over, and nothing said that the ring is

@@ -196,8 +196,8 @@ static const struct spoil SPOILS[] = {
      NULL,
      NULL,
      -ENODATA,
-     {"found nothing", "BF16 [4096,128]"}},
-    {"head missing", "lm_head.weight", NULL, NULL, -ENODATA, {"found nothing", "BF16 [4096,128]"}},
+     {"found nothing", "a matrix [4096,128]"}},
+    {"head missing", "lm_head.weight", NULL, NULL, -ENODATA, {"found nothing", "a matrix [4096,128]"}},
     {"expert missing", T "layers.3.mlp.experts.5.down_proj.weight", NULL, NULL, -ENODATA, {"found nothing"}},
     {"dt_bias missing", T "layers.3.self_attn.dt_bias", NULL, NULL, -ENODATA, {"found nothing", "F32 [256]"}},
     {"part of the draft layer missing", T "layers.4.enorm.weight", NULL, NULL, -ENODATA, {"found nothing"}},
@@ -226,26 +226,37 @@ static const struct spoil SPOILS[] = {
      -EINVAL,
      {"[256,4]", "[256,1,4]"}},
     {"one dimension more", T "norm.weight", "BF16", "[128,1]", -EINVAL, {"[128,1]", "[128]"}},
-    {"F16", T "norm.weight", "F16", "[128]", -EINVAL, {"F16 [128]", "BF16 [128]"}},
-    {"F32 norm", T "norm.weight", "F32", "[128]", -EINVAL, {"F32 [128]", "BF16 [128]"}},
+    {"FP8 norm", T "norm.weight", "F8_E4M3", "[128]", -EINVAL, {"F8_E4M3 [128]", "BF16, F16 or F32 [128]"}},
+    {"FP8 taps",
+     T "layers.0.self_attn.q_conv1d.weight",
+     "F8_E4M3",
+     "[256,1,4]",
+     -EINVAL,
+     {"F8_E4M3 [256,1,4]", "BF16, F16 or F32 [256,1,4]"}},
+    {"FP8 router", T "layers.1.mlp.gate.weight", "F8_E4M3", "[6,128]",
+     -EINVAL,
+     {"F8_E4M3 [6,128]", "BF16, F16 or F32"}},
+    {"router with a scale", T "layers.1.mlp.gate.weight_scale", "F32", "[6,1]", -EINVAL, {"quantisation scale"}},
+    {"narrowed A_log", T "layers.0.self_attn.A_log", "BF16", "[2]", -EINVAL, {"BF16 [2]", "expected F32 [2]"}},
+    {"narrowed hc_base", T "layers.0.hc_attn_base", "F16", "[24]", -EINVAL, {"F16 [24]", "expected F32 [24]"}},
     {"BF16 bias",
      T "layers.1.mlp.gate.e_score_correction_bias",
      "BF16",
      "[6]",
      -EINVAL,
      {"BF16 [6]", "F32 [6]"}},
-    {"FP8",
+    {"FP8 without its scale",
      T "layers.1.mlp.experts.0.up_proj.weight",
      "F8_E4M3",
      "[128,128]",
-     -ENOTSUP,
-     {"F8_E4M3 [128,128]", "BF16 [128,128]", "quantised"}},
+     -ENODATA,
+     {"F8_E4M3 without a scale"}},
     {"FP8 scale",
      T "layers.1.mlp.experts.0.up_proj.weight_scale_inv",
      "F32",
      "[1,1]",
-     -ENOTSUP,
-     {"quantisation scale"}},
+     -EINVAL,
+     {"weight_scale_inv", "unquantised"}},
     {"a bias",
      T "layers.0.self_attn.q_proj.bias",
      "BF16",
@@ -272,8 +283,10 @@ static const struct spoil SPOILS[] = {
 START_TEST(refusals) {
     const struct spoil *sp = &SPOILS[_i];
     json_t *h = header_of_twin();
-    const char *has[8] = {"found ", "expected ", sp->tensor};
+    const char *has[8] = {"found ", "expected "};
+    const char *module = strstr(sp->tensor, ".mlp.experts.0.up_proj"); /* named without the suffix */
 
+    has[2] = module ? ".mlp.experts.0.up_proj" : sp->tensor;
     memcpy(has + 3, sp->has, 4 * sizeof *has);
     if (!sp->dtype)
         ck_assert_int_eq(json_object_del(h, sp->tensor), 0);
@@ -286,7 +299,7 @@ START_TEST(refusals) {
     d.n_items = 77;
     ckpt_expect(sp->label, open_all(dir.dir), sp->code, &err, has);
     /* The file is named: the shard for a tensor that is there, the directory for one that is not. */
-    ck_assert_ptr_nonnull(strstr(err.msg, sp->code == -ENODATA ? dir.dir : SHARD));
+    ck_assert_ptr_nonnull(strstr(err.msg, sp->dtype ? SHARD : dir.dir));
     ck_assert_uint_eq(d.n_items, 77);
     d.n_items = 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes text from files fit for an error message: bounded, and without bytes that could act on a terminal.
  * Pure functions, any thread. */
-#ifndef GLMD_MODELSHOW_H
-#define GLMD_MODELSHOW_H
+#ifndef GLMD_SHOW_H
+#define GLMD_SHOW_H
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Bounded, printable copies of paths and names for error messages. No state, no allocation. */
-#include "modelshow.h"
+#include "show.h"
 
 #include <stdbool.h>
 #include <string.h>
