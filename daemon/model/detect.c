@@ -352,10 +352,12 @@ static int pack_quantized(struct module *o) {
         return wrong(o, S_PACKED, want);
     }
     if (!s || !scale_of(s->dtype) || s->n_dims != 2 || s->shape[0] != o->rows || s->shape[1] == 0 ||
-        o->cols % s->shape[1] != 0 || (s->shape[1] > 1 && o->cols / s->shape[1] > UINT16_MAX)) {
-        snprintf(want, sizeof want,
-                 "weight_scale BF16, F16 or F32 [%llu,groups], groups dividing %llu columns",
-                 (unsigned long long)o->rows, (unsigned long long)o->cols);
+        (o->cols % s->shape[1] != 0 && !FAULT(detect_groups_unchecked)) ||
+        (s->shape[1] > 1 && (o->cols / s->shape[1] > UINT16_MAX || (is4 && o->cols / s->shape[1] % 2)))) {
+        snprintf(
+            want, sizeof want,
+            "weight_scale BF16, F16 or F32 [%llu,groups], groups of whole bytes that divide %llu columns",
+            (unsigned long long)o->rows, (unsigned long long)o->cols);
         return wrong(o, S_SCALE, want);
     }
     groups = s->shape[1];

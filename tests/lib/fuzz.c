@@ -22,6 +22,8 @@ const struct fuzz_target fuzz_targets[] = {
     {"parser_stream", fuzz_parser_stream, 2048, 2000},
     {"grammar", fuzz_grammar, 4096, 1500},
     {"spill_block", fuzz_spill_block, 16384, 1000},
+    {"gguf", fuzz_gguf, 12000, 2000},
+    {"detect", fuzz_detect, 256, 3000},
 };
 const size_t fuzz_n_targets = sizeof fuzz_targets / sizeof fuzz_targets[0];
 

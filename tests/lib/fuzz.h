@@ -51,6 +51,9 @@ int fuzz_config_json(const uint8_t *data, size_t size);
 int fuzz_tokenizer_json(const uint8_t *data, size_t size);
 int fuzz_template_literals(const uint8_t *data, size_t size);
 void fuzz_files_cleanup(void);
+/* fuzzformats.c: what tells formats */
+int fuzz_gguf(const uint8_t *data, size_t size);
+int fuzz_detect(const uint8_t *data, size_t size);
 /* fuzzspill.c: blocks of the spill tier */
 int fuzz_spill_block(const uint8_t *data, size_t size);
 /* fuzztext.c */
