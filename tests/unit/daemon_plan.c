@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/* glmd --plan: what a checkpoint holds and takes, for people and for programs, and the refusals of what
+ * should not be served without knowing it. */
+#include <check.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckptgguf.h"
+#include "leakcheck.h"
+#include "runprog.h"
+
+#define GLMD TEST_BUILD "/test/glmd"
+
+static struct ckpt dir;
+static struct ckpt_set set;
+static struct runprog p;
+
+static void setup(void) {
+    leakcheck_setup();
+    memset(&set, 0, sizeof set);
+    dir.dir[0] = 0;
+}
+
+static void teardown(void) {
+    ckpt_set_done(&set);
+    if (dir.dir[0])
+        ckpt_remove(&dir);
+    leakcheck_teardown();
+}
+
+/* nano with the matrices whose names contain part in another spelling. */
+static void spell(const char *part, enum ckpt_spelling how) {
+    ckpt_copy(&dir, "nano");
+    ckpt_set_load(&set, "nano");
+    ck_assert_uint_gt(ckpt_spell_all(&set, part, how), 0);
+    ckpt_set_write(&set, &dir);
+}
+
+static int plan(const char *model, const char *config) {
+    const char *const argv[] = {GLMD,  "--plan",  "--json", "--backend", "ref",  "--context",
+                                "512", "--model", model,    "--config",  config, NULL};
+
+    return runprog(&p, argv, NULL, false, NULL);
+}
+
+static uint64_t bytes_of(const char *part, const char *format) {
+    json_t *root = json_loads(p.out_text, 0, NULL), *v;
+    uint64_t bytes = 0;
+    size_t i;
+
+    ck_assert_msg(root != NULL, "%s%s", p.out_text, p.err_text);
+    json_array_foreach(json_object_get(root, "weights"), i, v) {
+        if ((!part || strcmp(json_string_value(json_object_get(v, "part")), part) == 0) &&
+            (!format || strcmp(json_string_value(json_object_get(v, "format")), format) == 0))
+            bytes += (uint64_t)json_integer_value(json_object_get(v, "bytes"));
+    }
+    json_decref(root);
+    return bytes;
+}
+
+START_TEST(for_people_and_programs) {
+    const char *const text[] = {GLMD, "--plan", "--model", ckpt_model("nano"), "--config", "/dev/null", NULL};
+    static const char *const alone[] = {GLMD, "--json", NULL};
+    json_t *root;
+
+    ck_assert_msg(runprog(&p, text, NULL, false, NULL) == 0, "%s", p.err_text);
+    ck_assert(strstr(p.out_text, "routed experts") && strstr(p.out_text, "BF16") &&
+              strstr(p.out_text, "cache pages"));
+    ck_assert_msg(plan(ckpt_model("nano"), "/dev/null") == 0, "%s", p.err_text);
+    root = json_loads(p.out_text, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    ck_assert_str_eq(json_string_value(json_object_get(root, "model")), "nano");
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "context_tokens")), 512);
+    /* 6 layers of 8 experts of three matrices of 128 x 256 */
+    ck_assert_uint_eq(bytes_of("routed experts", "BF16"), 6ull * 8 * 3 * 128 * 256 * 2);
+    ck_assert(json_integer_value(json_object_get(root, "weight_bytes")) >= (json_int_t)bytes_of(NULL, NULL));
+    json_decref(root);
+    ck_assert_int_eq(runprog(&p, alone, NULL, false, NULL), 2);
+    ck_assert_ptr_nonnull(strstr(p.err_text, "--plan"));
+}
+END_TEST
+
+START_TEST(experts_in_four_bits) {
+    spell("mlp.experts", CKPT_NVFP4_CT);
+    ck_assert_msg(plan(dir.dir, "/dev/null") == 0, "%s", p.err_text);
+    ck_assert_uint_eq(bytes_of("routed experts", "NVFP4"),
+                      6ull * 8 * 3 * (128 * 256 / 2 + 128 * 256 / 16 + 4));
+    ck_assert_uint_eq(bytes_of("routed experts", "BF16"), 0);
+}
+END_TEST
+
+START_TEST(four_bits_elsewhere_must_be_allowed) {
+    spell("shared_experts", CKPT_MXFP4_CT);
+    ck_assert_int_eq(plan(dir.dir, "/dev/null"), 1);
+    ck_assert_msg(strstr(p.err_text, "AllowFourBitDense=yes") != NULL, "%s", p.err_text);
+    ckpt_write(&dir, "glmd.conf", "[Model]\nAllowFourBitDense=yes\n", 30);
+    ck_assert_msg(plan(dir.dir, ckpt_path(&dir, "glmd.conf")) == 0, "%s", p.err_text);
+    ck_assert_uint_gt(bytes_of("shared experts", "MXFP4"), 0);
+}
+END_TEST
+
+START_TEST(small_parts_must_be_allowed) {
+    static const char conf[] = "[Model]\nAllowLowPrecision=kv_b\n";
+
+    spell("kv_b_proj", CKPT_FP8_BLOCK);
+    ck_assert_int_eq(plan(dir.dir, "/dev/null"), 1);
+    ck_assert_msg(strstr(p.err_text, "AllowLowPrecision=kv_b") != NULL, "%s", p.err_text);
+    ckpt_write(&dir, "glmd.conf", conf, sizeof conf - 1);
+    ck_assert_msg(plan(dir.dir, ckpt_path(&dir, "glmd.conf")) == 0, "%s", p.err_text);
+    ck_assert_uint_gt(bytes_of("MLA kv_b", NULL), 0);
+}
+END_TEST
+
+START_TEST(gguf_alone) {
+    struct ckpt_gguf g;
+    struct ckpt from;
+    json_t *c, *t;
+
+    snprintf(from.dir, sizeof from.dir, "%s", ckpt_model("nano"));
+    c = ckpt_json(&from, "config.json");
+    t = ckpt_json(&from, "tokenizer.json");
+    ckpt_empty(&dir);
+    ckpt_set_load(&set, "nano");
+    ckpt_gguf_init(&g);
+    ckpt_gguf_model(&g, &set, c);
+    ckpt_gguf_tokenizer(&g, t, c);
+    ckpt_gguf_write(&g, &dir, "nano.gguf");
+    ckpt_gguf_done(&g);
+    json_decref(c);
+    json_decref(t);
+    ck_assert_msg(plan(dir.dir, "/dev/null") == 0, "%s", p.err_text);
+    ck_assert_uint_eq(bytes_of("routed experts", "BF16"), 6ull * 8 * 3 * 128 * 256 * 2);
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("daemon_plan");
+    TCase *tc = tcase_create("plan");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, for_people_and_programs);
+    tcase_add_test(tc, experts_in_four_bits);
+    tcase_add_test(tc, four_bits_elsewhere_must_be_allowed);
+    tcase_add_test(tc, small_parts_must_be_allowed);
+    tcase_add_test(tc, gguf_alone);
+    suite_add_tcase(s, tc);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
