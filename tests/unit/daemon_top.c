@@ -38,12 +38,19 @@ static int patience(void) {
 }
 static char long_text[1000];
 
-static void start(void) {
+static void start_with(const char *quotas) {
+    char conf[300];
+
     for (size_t i = 0; i + 6 < sizeof long_text; i += 6)
         snprintf(long_text + i, 7, "%05zu ", i * 7919 % 99991);
     daemonfix_init(&f);
     snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
-    daemonfix_start(&f, "[Model]\nContextTokens=4096\nThreads=1\n");
+    snprintf(conf, sizeof conf, "[Model]\nContextTokens=4096\nThreads=1\n%s", quotas);
+    daemonfix_start(&f, conf);
+}
+
+static void start(void) {
+    start_with("");
 }
 
 static void stop(void) {
@@ -178,6 +185,47 @@ START_TEST(others_see_their_own) {
     for (uint32_t i = 0; i < n.n_misses; i++)
         found = found || (n.miss[i].uid == OTHER_UID && n.miss[i].why == GLMD_WHY_OTHER_USER);
     ck_assert(found); /* root sees why */
+    glmd_close(c);
+    stop();
+}
+END_TEST
+
+/* Exit status of another user who sends what root has sent: 0 nothing of it was found, 1 some was. */
+static int found_by(uid_t uid) {
+    int status;
+    pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        glmd_conn *c;
+
+        if (setgid(uid) < 0 || setuid(uid) < 0)
+            _exit(2);
+        c = connect_for_numbers();
+        ask(c, long_text);
+        glmd_close(c);
+        _exit(a.usage.cached_tokens > 0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status), "status %#x", (unsigned)status);
+    return WEXITSTATUS(status);
+}
+
+/* Whoever is in the group finds what root left there, and nobody else does. */
+START_TEST(a_group_shares_its_beginnings) {
+    glmd_conn *c;
+
+    if (geteuid() != 0) /* only root can be other users; engine_cache: users_are_apart holds for all */
+        return;
+    start_with("[Quota uid:0]\nCacheGroup=7\n[Quota uid:65534]\nCacheGroup=7\n[Quota uid:65532]\nCacheGroup=8\n");
+    ck_assert_int_eq(chmod(f.dir, 0755), 0);
+    ck_assert_int_eq(chmod(f.socket, 0666), 0);
+    c = connect_for_numbers();
+    ask(c, long_text);
+    ck_assert_uint_eq(a.usage.cached_tokens, 0);
+    ck_assert_int_eq(found_by(65533), 0); /* in none */
+    ck_assert_int_eq(found_by(65532), 0); /* in another */
+    ck_assert_int_eq(found_by(OTHER_UID), 1);
     glmd_close(c);
     stop();
 }
@@ -355,6 +403,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, counts_of_a_user);
     tcase_add_test(tc, others_see_their_own);
+    tcase_add_test(tc, a_group_shares_its_beginnings);
     tcase_add_test(tc, numbers_of_one_user);
     tcase_add_test(tc, top_shows_it);
     tcase_add_test(tc, top_ends_with_the_daemon);
