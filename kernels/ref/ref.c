@@ -17,7 +17,7 @@ static int ref_open(struct kern *k, char *err, size_t err_len) {
     ref_place(r, &k->cfg, base, bytes);
     r->k = k;
     r->m = &k->cfg.model;
-    r->unpacked_slot = UINT64_MAX;
+    r->open = (struct ref_matrix){0}; /* memory may hold anything */
     k->impl = r;
     return 0;
 }

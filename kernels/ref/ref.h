@@ -40,12 +40,22 @@ struct ref_lane {
     int err;
 };
 
+/* The matrix whose rows were asked for last; id.part 0: none. */
+struct ref_matrix {
+    struct kern_tensor_id id;
+    struct kern_store store;
+    uint64_t rows, cols;
+    uint64_t unit;     /* rows that are unpacked together */
+    uint64_t unpacked; /* which of them lie in ref.unpacked; UINT64_MAX: none */
+    const void *piece[KERN_PIECES];
+};
+
 struct ref {
     struct kern *k;
     const struct kern_model_desc *m;
     uint64_t *offset; /* [kern_part_count()][KERN_PIECES] into weights */
-    float *unpacked;  /* rows of one matrix, host_unpack_unit() of them */
-    uint64_t unpacked_slot, unpacked_row; /* which; slot UINT64_MAX: none */
+    struct ref_matrix open;
+    float *unpacked; /* rows of the open matrix, its unit of them */
     char *weights, *pages, *slots;
     uint64_t page_bytes, slot_bytes, slot_committed;
     uint64_t latent_bytes, key_bytes; /* of a stored row */

@@ -8,24 +8,34 @@ static char *piece_at(const struct ref *r, uint64_t slot, uint32_t piece) {
     return r->weights + r->offset[slot * KERN_PIECES + piece];
 }
 
-const float *ref_row(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert, uint64_t row) {
-    const struct kern_tensor_id id = {.part = part, .layer = layer, .expert = expert};
-    const struct kern_store s = kern_matrix_store(&r->k->cfg, &id);
-    const uint64_t slot = kern_part_slot(r->m, &id), unit = host_unpack_unit(&s);
+/* Every row of a matrix asks for the same places, and a row is short: they are looked up once. */
+static void open_matrix(struct ref *r, const struct kern_tensor_id *id) {
+    struct ref_matrix *o = &r->open;
+    const uint64_t slot = kern_part_slot(r->m, id);
     struct kern_part_info info = {0};
-    kern_part_info(r->m, part, layer, &info);
-    if (r->unpacked_slot != slot || r->unpacked_row != row / unit) {
-        const void *piece[KERN_PIECES];
-        for (uint32_t i = 0; i < KERN_PIECES; i++) {
-            struct kern_piece_info p = {0};
-            kern_store_piece(&s, info.rows, info.cols, (enum kern_piece)i, &p);
-            piece[i] = p.rows ? piece_at(r, slot, i) : NULL;
-        }
-        host_unpack_rows(&s, info.rows, info.cols, piece, row / unit * unit, unit, r->unpacked);
-        r->unpacked_slot = slot;
-        r->unpacked_row = row / unit;
+    kern_part_info(r->m, id->part, id->layer, &info);
+    *o = (struct ref_matrix){.id = *id,
+                             .store = kern_matrix_store(&r->k->cfg, id),
+                             .rows = info.rows,
+                             .cols = info.cols,
+                             .unpacked = UINT64_MAX};
+    o->unit = host_unpack_unit(&o->store);
+    for (uint32_t i = 0; i < KERN_PIECES; i++) {
+        struct kern_piece_info p = {0};
+        kern_store_piece(&o->store, info.rows, info.cols, (enum kern_piece)i, &p);
+        o->piece[i] = p.rows ? piece_at(r, slot, i) : NULL;
     }
-    return r->unpacked + row % unit * info.cols;
+}
+
+const float *ref_row(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert, uint64_t row) {
+    struct ref_matrix *o = &r->open;
+    if (o->id.part != part || o->id.layer != layer || o->id.expert != expert)
+        open_matrix(r, &(struct kern_tensor_id){.part = part, .layer = layer, .expert = expert});
+    if (o->unpacked != row / o->unit) {
+        o->unpacked = row / o->unit;
+        host_unpack_rows(&o->store, o->rows, o->cols, o->piece, o->unpacked * o->unit, o->unit, r->unpacked);
+    }
+    return r->unpacked + row % o->unit * o->cols;
 }
 
 const float *ref_vector(const struct ref *r, uint32_t part, uint32_t layer) {
