@@ -343,6 +343,46 @@ START_TEST(a_disk_that_hangs) {
 }
 END_TEST
 
+static void rounds_until_end(uint32_t stream) {
+    for (uint32_t i = 0; !run.s[stream].ends; i++) {
+        ck_assert_int_ge(engine_round(run.e, false), 0);
+        ck_assert_uint_lt(i, 100000);
+    }
+    ck_assert_int_eq(run.s[stream].end.status, 0);
+}
+
+/* A checkpoint is still being written when a longer text takes the place of its last page in the cache. That page
+ * counts among what can be had; the next request needs it, and has it: the checkpoint is not written. */
+START_TEST(a_sequence_comes_before_the_disk) {
+    static uint32_t other[LONGEST];
+    struct sched_req q[3];
+
+    opt.max_seqs = 1;
+    opt.context_tokens = 1024;
+    opt.n_pages = 4;
+    spilltest_text(80, other, LONGEST);
+    q[0] = request(0, 7, ids, 330);
+    q[1] = request(1, 7, ids, 500);
+    q[2] = request(2, 7, other, 400);
+    engrun_open(&run, ckpt_model("nano"), &opt);
+    engrun_attach(&run);
+    run.e->spill.tier->state_busy = true; /* nothing is ever written whole */
+    engrun_submit(&run, &q[0]);
+    rounds_until_end(0);
+    for (uint32_t i = 0; i < 100000 && run.e->spill.out_point == PREFIX_NONE; i++)
+        ck_assert_int_ge(engine_round(run.e, false), 0);
+    ck_assert_uint_eq(run.e->spill.out_n, 2);
+    engrun_submit(&run, &q[1]);
+    rounds_until_end(1);
+    ck_assert_uint_eq(run.s[1].end.u.usage.cached, 320);
+    ck_assert_uint_ne(run.e->spill.out_point, PREFIX_NONE);
+    engrun_submit(&run, &q[2]);
+    rounds_until_end(2);
+    run.e->spill.tier->state_busy = false;
+    engrun_close(&run);
+}
+END_TEST
+
 START_TEST(what_is_too_short_stays_out) {
     opt.spill_min_tokens = 1024;
     open_nano();
@@ -408,6 +448,7 @@ int main(void) {
     tcase_add_test(tc, another_model_or_backend);
     tcase_add_test(tc, ends_while_it_is_fetched);
     tcase_add_test(tc, a_disk_that_hangs);
+    tcase_add_test(tc, a_sequence_comes_before_the_disk);
     tcase_add_test(tc, what_is_too_short_stays_out);
     tcase_add_test(tc, directories_that_cannot_be_used);
     suite_add_tcase(s, tc);
