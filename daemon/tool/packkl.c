@@ -110,7 +110,7 @@ static int read_ids(struct side *s, struct xerr *e) {
     while (room < bytes && room && ((unsigned char)text[room] & 0xc0) == 0x80)
         room--; /* whole characters */
     r = tok_open(s->o->in, &tok, e);
-    if (r >= 0 && ((r = tok_scratch_new(room + 1, &scratch)) < 0 || !(ids = calloc(room + 1, sizeof *ids))))
+    if (r >= 0 && ((r = tok_scratch_new(0, &scratch)) < 0 || !(ids = calloc(room + 1, sizeof *ids))))
         r = xerr_set(e, -ENOMEM, "no memory");
     if (r >= 0 && (r = tok_encode(tok, scratch, text, room, 0, ids, room + 1, &n)) < 0)
         xerr_set(e, r, "%s: cannot be tokenized: %s", s->o->text, strerror(-r));
