@@ -19,7 +19,7 @@ enum { PACK_MAX_PARTS = 32, PACK_MAX_TENSORS = 5 };
 /* ---- formats (packformat.c) ---- */
 
 /* Who writes checkpoints of this form, which decides names and configuration. */
-enum pack_family { PACK_PLAIN, PACK_FP8, PACK_MODELOPT, PACK_COMPRESSED, PACK_EXL3 };
+enum pack_family { PACK_PLAIN, PACK_FP8, PACK_MODELOPT, PACK_COMPRESSED, PACK_EXL3, PACK_GGUF };
 
 struct pack_format {
     const char *word; /* as in --format */
@@ -137,6 +137,11 @@ int pack_shard(struct pack_dir *d, const struct pack_plan *p, uint32_t file, jso
                struct pack_totals *t, bool *ret_kept, struct xerr *e);
 /* The digest of all tensors of a safetensors file, as it stands in the record. */
 int pack_digest(const struct st_file *f, char ret[33], struct xerr *e);
+
+/* The whole model as OUT/model.gguf (packgguf.c, packggufkv.c); progress by name. *ret_left: tensors of the
+ * vision tower, which have no place in it. */
+int pack_gguf(struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,
+              struct pack_totals *t, uint32_t *ret_left, struct xerr *e);
 
 /* config.json with its quantization_config, and the files beside it that a family has. */
 int pack_config(const struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,

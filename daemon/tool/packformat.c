@@ -38,6 +38,21 @@ static const struct pack_format FORMATS[] = {
     { "exl3-5", EXL3(5, KERN_CODEBOOK_MCG), PACK_EXL3, true },
     { "exl3-6", EXL3(6, KERN_CODEBOOK_MCG), PACK_EXL3, true },
     { "exl3-8", EXL3(8, KERN_CODEBOOK_MCG), PACK_EXL3, false },
+    { "q8_0", { .format = KERN_Q8_0 }, PACK_GGUF, false },
+    { "q6_k", { .format = KERN_Q6_K }, PACK_GGUF, true },
+    { "q5_k", { .format = KERN_Q5_K }, PACK_GGUF, true },
+    { "q4_k", { .format = KERN_Q4_K }, PACK_GGUF, true },
+    { "q3_k", { .format = KERN_Q3_K }, PACK_GGUF, true },
+    { "q2_k", { .format = KERN_Q2_K }, PACK_GGUF, true },
+    { "iq4_xs", { .format = KERN_IQ4_XS }, PACK_GGUF, true },
+    { "iq4_nl", { .format = KERN_IQ4_NL }, PACK_GGUF, true },
+    { "iq3_s", { .format = KERN_IQ3_S }, PACK_GGUF, true },
+    { "iq3_xxs", { .format = KERN_IQ3_XXS }, PACK_GGUF, true },
+    { "iq2_s", { .format = KERN_IQ2_S }, PACK_GGUF, true },
+    { "iq2_xs", { .format = KERN_IQ2_XS }, PACK_GGUF, true },
+    { "iq2_xxs", { .format = KERN_IQ2_XXS }, PACK_GGUF, true },
+    { "iq1_m", { .format = KERN_IQ1_M }, PACK_GGUF, true },
+    { "iq1_s", { .format = KERN_IQ1_S }, PACK_GGUF, true },
 };
 enum { N_FORMATS = sizeof FORMATS / sizeof *FORMATS };
 
@@ -49,7 +64,7 @@ const struct pack_format *pack_format_find(const char *word) {
 }
 
 const char *pack_format_words(void) {
-    static char words[256];
+    static char words[400];
 
     if (!words[0])
         for (size_t i = 0; i < N_FORMATS; i++)
@@ -89,6 +104,10 @@ int pack_tensors(const struct pack_format *f, enum pack_family family, const cha
         return r;
     if (strlen(module) + 32 > sizeof t->name)
         return -ENAMETOOLONG;
+    if (s->format >= KERN_Q8_0) { /* has no tensors of its own: packgguf.c */
+        *ret_n = 0;
+        return 0;
+    }
     switch (s->format) {
     case KERN_FP8:
         tensor(t++, module, "weight", ST_F8_E4M3, 2, rows, cols, 0);

@@ -69,7 +69,9 @@ static int run(struct side *s, const char *dir, struct xerr *e) {
                                   .max_seqs = 1,
                                   .max_streams = 1,
                                   .score = true,
-                                  .context_tokens = s->n + 1 };
+                                  .context_tokens = s->n + 1,
+                                  .allow_four_bit = true,
+                                  .allow_low = "embed,kv_b,indexer,kda_gates" };
     struct score_query q = { .ids = s->ids, .n_ids = s->n, .logits = on_logits, .ctx = s };
     struct score_row *rows = calloc(s->n, sizeof *rows);
     struct score_out out = { .rows = rows };

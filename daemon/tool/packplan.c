@@ -74,13 +74,11 @@ static enum pack_part part_in(const struct model_index *x, const char *name) {
 }
 
 bool pack_module_name(const char *tensor, char *ret, size_t len) {
-    static const char bare[] = ".index_kpool_compress_gate";
     size_t n = strlen(tensor);
-    bool has = n > 7 && strcmp(tensor + n - 7, ".weight") == 0;
 
-    if (!has && !(n > sizeof bare - 1 && strcmp(tensor + n - (sizeof bare - 1), bare) == 0))
-        return false;
-    snprintf(ret, len, "%.*s", (int)(has ? n - 7 : n), tensor);
+    if (n <= 7 || strcmp(tensor + n - 7, ".weight") != 0)
+        return false; /* no other spelling has a name for its scales */
+    snprintf(ret, len, "%.*s", (int)(n - 7), tensor);
     return true;
 }
 
@@ -102,7 +100,7 @@ static const struct pack_format *choose(const struct pack_options *o, const char
 /* What one file of configuration can describe. */
 static int find_family(const struct pack_plan *p, size_t n, enum pack_family *ret, struct xerr *e) {
     const struct pack_format *first = NULL, *other = NULL;
-    bool modelopt = true, compressed = true;
+    bool modelopt = true, compressed = true, gguf = true;
 
     for (size_t i = 0; i < n; i++) {
         const struct pack_format *f = p->to[i];
@@ -115,15 +113,19 @@ static int find_family(const struct pack_plan *p, size_t n, enum pack_family *re
                    (f->store.format == KERN_NVFP4 || f->store.format == KERN_MXFP8 ||
                     f->store.format == KERN_FP8 || f->store.format == KERN_MXFP4) &&
                    strcmp(f->word, "nvfp4-ct") != 0;
-        compressed = compressed && f->store.format != KERN_EXL3 && strcmp(f->word, "nvfp4") != 0;
+        gguf = gguf && f->family == PACK_GGUF;
+        compressed = compressed && f->store.format < KERN_EXL3 && strcmp(f->word, "nvfp4") != 0;
     }
-    *ret = !first ? PACK_PLAIN : !other ? first->family : compressed ? PACK_COMPRESSED : PACK_MODELOPT;
-    if (!other || compressed || modelopt)
+    *ret = !first           ? PACK_PLAIN
+           : !other || gguf ? first->family
+           : compressed     ? PACK_COMPRESSED
+                            : PACK_MODELOPT;
+    if (!other || compressed || modelopt || gguf)
         return 0;
     return xerr_set(
         e, -EINVAL,
         "found %s and %s together, which no configuration describes; expected formats of compressed-tensors "
-        "(nvfp4-ct), of ModelOpt (nvfp4), or EXL3 alone",
+        "(nvfp4-ct), of ModelOpt (nvfp4), of GGUF, or EXL3 alone",
         first->word, other->word);
 }
 

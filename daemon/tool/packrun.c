@@ -85,8 +85,8 @@ static int write_index(const struct pack_dir *d, const struct pack_plan *p, json
     return r;
 }
 
-static int shards(const struct pack_options *o, struct pack_dir *d, const struct pack_plan *p,
-                  struct pack_totals *t, uint32_t *ret_kept, struct xerr *e) {
+static int shards(struct pack_dir *d, const struct pack_plan *p, struct pack_totals *t, uint32_t *ret_kept,
+                  struct xerr *e) {
     uint32_t n = model_index_files(p->x);
     json_t *map = json_object();
     int r = map ? 0 : xerr_set(e, -ENOMEM, "no memory");
@@ -102,8 +102,6 @@ static int shards(const struct pack_options *o, struct pack_dir *d, const struct
     }
     if (r >= 0)
         r = write_index(d, p, map, t, e);
-    if (r >= 0)
-        r = pack_dir_copy(d, o->in, e);
     json_decref(map);
     return r;
 }
@@ -137,7 +135,7 @@ int pack_run(const struct pack_options *o) {
     struct pack_totals t = { .from = { 0 } };
     struct pack_kl k = { .n = 0 };
     struct xerr err = { 0 };
-    uint32_t kept = 0;
+    uint32_t kept = 0, left = 0;
     int r = look_at_source(o, &err);
 
     if (r >= 0)
@@ -146,10 +144,19 @@ int pack_run(const struct pack_options *o) {
         r = pack_plan_make(o, x, &p, &err);
     if (r >= 0)
         r = pack_dir_open(&d, o, &p, &err);
+    if (r >= 0 && p.family == PACK_GGUF) {
+        r = pack_gguf(&d, o, &p, &t, &left, &err);
+    } else if (r >= 0) {
+        r = shards(&d, &p, &t, &kept, &err);
+        if (r >= 0)
+            r = pack_config(&d, o, &p, &err);
+    }
     if (r >= 0)
-        r = shards(o, &d, &p, &t, &kept, &err);
-    if (r >= 0)
-        r = pack_config(&d, o, &p, &err);
+        r = pack_dir_copy(&d, o->in, &err);
+    if (left)
+        fprintf(stderr,
+                "glm-pack: %u tensors of the vision tower have no place in a GGUF file and are left out\n",
+                left);
     if (r >= 0)
         r = pack_dir_finish(&d, &err);
     if (r >= 0 && o->text)

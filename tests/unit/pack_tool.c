@@ -18,48 +18,8 @@
 #include "host_unpack.h"
 #include "index.h"
 #include "pack.h"
+#include "packtest.h"
 #include "runprog.h"
-
-static struct ckpt work; /* a directory for outputs */
-static struct runprog prog;
-
-static void setup(void) {
-    ckpt_empty(&work);
-}
-static void teardown(void) {
-    char cmd[256];
-    snprintf(cmd, sizeof cmd, "rm -rf %s", work.dir);
-    ck_assert_int_eq(system(cmd), 0);
-}
-
-static const char *out(const char *name) {
-    return ckpt_path(&work, name);
-}
-
-/* Up to eight more arguments. */
-static int pack(const char *in, const char *to, const char *format, const char *const *more) {
-    const char *argv[16] = { TEST_BUILD "/glm-pack", in, to, "--format", format };
-    for (int i = 5; more && *more; i++)
-        argv[i] = *more++;
-    return runprog(&prog, argv, NULL, false, NULL);
-}
-
-#define SAYS(text)                                                                                           \
-    ck_assert_msg(strstr(prog.err_text, text) || strstr(prog.out_text, text), "found %s%s", prog.out_text,   \
-                  prog.err_text)
-
-static void *load(const struct model_index *x, const char *module, const char *suffix, uint64_t *ret_bytes) {
-    char name[320];
-    struct xerr err = { 0 };
-    snprintf(name, sizeof name, "%s.%s", module, suffix);
-    const struct model_entry *en = model_index_find(x, name);
-    if (!en)
-        return NULL;
-    void *p = malloc(en->t->bytes + 1);
-    ck_assert_int_eq(st_read(model_index_file(x, en->file), en->t, 0, p, en->t->bytes, &err), 0);
-    *ret_bytes = en->t->bytes;
-    return p;
-}
 
 /* How each format is found in a file, written down once more. */
 static const struct format {
@@ -141,11 +101,11 @@ static double error_of(const struct format *f, const struct model_index *from, c
     snprintf(name, sizeof name, "%s.weight", module);
     const struct st_tensor *t = model_index_find(from, name)->t;
     uint64_t rows = t->shape[0], cols = t->shape[1];
-    uint16_t *source = load(from, module, "weight", &bytes);
+    uint16_t *source = packtest_load(from, module, "weight", &bytes);
     float *w = malloc(rows * cols * sizeof *w);
     double diff = 0, norm = 0;
     for (int i = 0; i < KERN_PIECES; i++)
-        if (f->suffix[i] && !(piece[i] = load(to, module, f->suffix[i], &n)))
+        if (f->suffix[i] && !(piece[i] = packtest_load(to, module, f->suffix[i], &n)))
             return -1;
     if (f->divisor) {
         float g;
@@ -176,7 +136,7 @@ static bool same_tensor(const struct model_index *a, const struct model_index *b
     char stem[300];
     const char *dot = strrchr(name, '.');
     snprintf(stem, sizeof stem, "%.*s", (int)(dot - name), name);
-    void *p = load(a, stem, dot + 1, &n), *q = load(b, stem, dot + 1, &m);
+    void *p = packtest_load(a, stem, dot + 1, &n), *q = packtest_load(b, stem, dot + 1, &m);
     bool same = n == m && memcmp(p, q, n) == 0;
     free(p);
     free(q);
@@ -193,9 +153,10 @@ START_TEST(every_format) {
     bool exl3 = f->s.format == KERN_EXL3; /* few of them: the search takes its time */
     char in[256];
     snprintf(in, sizeof in, "%s", ckpt_model("twin-a"));
-    ck_assert_msg(pack(in, out("o"), f->word, exl3 ? rule : NULL) == 0, "%s", prog.err_text);
+    ck_assert_msg(packtest(in, packtest_out("o"), f->word, exl3 ? rule : NULL) == 0, "%s",
+                  packtest_prog.err_text);
     ck_assert_int_eq(model_index_open(&from, in, NULL, &err), 0);
-    ck_assert_msg(model_index_open(&to, out("o"), NULL, &err) == 0, "%s", err.msg);
+    ck_assert_msg(model_index_open(&to, packtest_out("o"), NULL, &err) == 0, "%s", err.msg);
     for (size_t i = 0; i < model_index_count(from); i++) {
         const struct st_tensor *t = model_index_at(from, i)->t;
         char module[300];
@@ -220,9 +181,13 @@ START_TEST(every_format) {
     ck_assert(same_tensor(from, to, "model.language_model.embed_tokens.weight") &&
               same_tensor(from, to, "model.visual.patch_embed.proj.weight") &&
               same_tensor(from, to, "model.language_model.layers.1.mlp.gate.weight"));
-    ck_assert(access(out("o/tokenizer.json"), F_OK) == 0 && access(out("o/glm-pack.json"), F_OK) == 0);
-    ck_assert(access(out("o/glm-pack.partial"), F_OK) < 0);
-    json_t *config = json_load_file(out("o/config.json"), 0, NULL);
+    ck_assert(access(packtest_out("o/tokenizer.json"), F_OK) == 0 &&
+              access(packtest_out("o/glm-pack.json"), F_OK) == 0);
+    ck_assert(access(packtest_out("o/glm-pack.partial"), F_OK) < 0);
+    const char *check[] = { TEST_BUILD "/glm-pack", "--check", packtest_out("o"), NULL };
+    ck_assert_msg(runprog(&packtest_prog, check, NULL, false, NULL) == 0, "%s", packtest_prog.err_text);
+    PACKTEST_SAYS("1 files are as they were written");
+    json_t *config = json_load_file(packtest_out("o/config.json"), 0, NULL);
     ck_assert_ptr_nonnull(json_object_get(json_object_get(config, "quantization_config"), "quant_method"));
     json_decref(config);
     model_index_close(from);
@@ -233,8 +198,8 @@ END_TEST
 /* What a table says it must be, is: bytes of the parts, and errors in the JSON. */
 START_TEST(told_in_json) {
     static const char *const json[] = { "--json", NULL };
-    ck_assert_int_eq(pack(ckpt_model("twin-a"), out("o"), "nvfp4", json), 0);
-    json_t *doc = json_loads(prog.out_text, 0, NULL),
+    ck_assert_int_eq(packtest(ckpt_model("twin-a"), packtest_out("o"), "nvfp4", json), 0);
+    json_t *doc = json_loads(packtest_prog.out_text, 0, NULL),
            *experts = json_object_get(json_object_get(doc, "parts"), "experts");
     ck_assert_int_eq(json_integer_value(json_object_get(doc, "converted")), 72);
     ck_assert_int_eq(json_integer_value(json_object_get(experts, "bytes_before")), 72 * 128 * 128 * 2);
@@ -255,8 +220,8 @@ static bool same_files(const char *a, const char *b) {
 }
 
 static void dirs(char a[200], char b[200]) {
-    snprintf(a, 200, "%s", out("a"));
-    snprintf(b, 200, "%s", out("b"));
+    snprintf(a, 200, "%s", packtest_out("a"));
+    snprintf(b, 200, "%s", packtest_out("b"));
 }
 
 START_TEST(never_overwrites) {
@@ -264,18 +229,18 @@ START_TEST(never_overwrites) {
     char a[200], b[200];
     dirs(a, b);
     ck_assert_int_eq(mkdir(a, 0755), 0);
-    ckpt_write(&work, "a/config.json", "{}", 2);
-    ck_assert_int_eq(pack(in, a, "nvfp4", NULL), 2);
-    SAYS("nothing is overwritten");
+    ckpt_write(&packtest_dir, "a/config.json", "{}", 2);
+    ck_assert_int_eq(packtest(in, a, "nvfp4", NULL), 2);
+    PACKTEST_SAYS("nothing is overwritten");
     size_t n;
-    char *left = ckpt_read(&work, "a/config.json", &n);
+    char *left = ckpt_read(&packtest_dir, "a/config.json", &n);
     ck_assert(n == 2 && strcmp(left, "{}") == 0);
     free(left);
     /* its own finished work neither, nor the source itself */
-    ck_assert_int_eq(pack(in, b, "nvfp4", NULL), 0);
-    ck_assert_int_eq(pack(in, b, "nvfp4", NULL), 2);
-    SAYS("nothing is overwritten");
-    ck_assert_int_eq(pack(b, b, "nvfp4", NULL), 2);
+    ck_assert_int_eq(packtest(in, b, "nvfp4", NULL), 0);
+    ck_assert_int_eq(packtest(in, b, "nvfp4", NULL), 2);
+    PACKTEST_SAYS("nothing is overwritten");
+    ck_assert_int_eq(packtest(b, b, "nvfp4", NULL), 2);
 }
 END_TEST
 
@@ -288,7 +253,7 @@ START_TEST(goes_on_after_a_kill) {
     snprintf(in, sizeof in, "%s", ckpt_model("nano"));
     argv[1] = in;
     argv[2] = b;
-    ck_assert_int_eq(pack(in, a, "nvfp4", NULL), 0);
+    ck_assert_int_eq(packtest(in, a, "nvfp4", NULL), 0);
     bool whole = false; /* it was quicker than the kill */
     for (int i = 0; i < 6 && !whole; i++) {
         pid_t pid = fork();
@@ -301,9 +266,10 @@ START_TEST(goes_on_after_a_kill) {
         usleep((useconds_t)(20000 + 30000 * i));
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        whole = access(out("b/glm-pack.json"), F_OK) == 0 && access(out("b/glm-pack.partial"), F_OK) < 0;
+        whole = access(packtest_out("b/glm-pack.json"), F_OK) == 0 &&
+                access(packtest_out("b/glm-pack.partial"), F_OK) < 0;
     }
-    ck_assert_msg(whole || pack(in, b, "nvfp4", NULL) == 0, "%s", prog.err_text);
+    ck_assert_msg(whole || packtest(in, b, "nvfp4", NULL) == 0, "%s", packtest_prog.err_text);
     ck_assert_msg(same_files(a, b), "another result after kills");
 }
 END_TEST
@@ -313,7 +279,7 @@ START_TEST(finished_files_are_verified) {
     char a[200], b[200], in[256], cmd[1000];
     dirs(a, b);
     snprintf(in, sizeof in, "%s", ckpt_model("nano"));
-    ck_assert_int_eq(pack(in, a, "mxfp4", NULL), 0);
+    ck_assert_int_eq(packtest(in, a, "mxfp4", NULL), 0);
     snprintf(
         cmd, sizeof cmd,
         "cp -r %s %s && cd %s && mv glm-pack.json glm-pack.partial && rm model-00002-of-00003.safetensors && "
@@ -321,14 +287,14 @@ START_TEST(finished_files_are_verified) {
         a, b, b);
     ck_assert_int_eq(system(cmd), 0);
     /* other options, another source: not continued */
-    ck_assert_int_eq(pack(in, b, "mxfp8", NULL), 2);
-    SAYS("other options");
-    ck_assert_int_eq(pack(ckpt_model("twin-a"), b, "mxfp4", NULL), 2);
-    SAYS("another source");
-    ck_assert_int_eq(pack(in, b, "mxfp4", NULL), 0);
-    SAYS("1 of 3: was finished");
-    SAYS("2 of 3: written");
-    SAYS("3 of 3: written");
+    ck_assert_int_eq(packtest(in, b, "mxfp8", NULL), 2);
+    PACKTEST_SAYS("other options");
+    ck_assert_int_eq(packtest(ckpt_model("twin-a"), b, "mxfp4", NULL), 2);
+    PACKTEST_SAYS("another source");
+    ck_assert_int_eq(packtest(in, b, "mxfp4", NULL), 0);
+    PACKTEST_SAYS("1 of 3: was finished");
+    PACKTEST_SAYS("2 of 3: written");
+    PACKTEST_SAYS("3 of 3: written");
     ck_assert(same_files(a, b));
 }
 END_TEST
@@ -340,21 +306,74 @@ START_TEST(refusals) {
     static const char *const mixed[] = { "--part", "mla=nvfp4", NULL };
     static const char *const good[] = { "--part", "mla=int8", "--part", "*.layers.1.mlp.experts.*=mxfp8",
                                         NULL };
-    ck_assert_int_eq(pack(in, out("o"), "nvfp4", none), 2);
-    SAYS("no.such.*: found no matrix");
-    ck_assert_int_eq(pack(in, out("o"), "nvfp4", word), 2);
-    SAYS("unknown format, \"fp9\"");
-    ck_assert_int_eq(pack(in, out("o"), "exl3-4", mixed), 2);
-    SAYS("which no configuration describes");
-    ck_assert_int_eq(pack(in, out("o"), "fp7", NULL), 2);
-    ck_assert_int_eq(pack("/nonexistent", out("o"), "fp8", NULL), 2);
-    ck_assert_msg(access(out("o"), F_OK) < 0, "a refusal left something behind");
-    ck_assert_msg(pack(in, out("o"), "nvfp4-ct", good) == 0, "%s", prog.err_text);
-    json_t *config = json_load_file(out("o/config.json"), 0, NULL);
+    ck_assert_int_eq(packtest(in, packtest_out("o"), "nvfp4", none), 2);
+    PACKTEST_SAYS("no.such.*: found no matrix");
+    ck_assert_int_eq(packtest(in, packtest_out("o"), "nvfp4", word), 2);
+    PACKTEST_SAYS("unknown format, \"fp9\"");
+    ck_assert_int_eq(packtest(in, packtest_out("o"), "exl3-4", mixed), 2);
+    PACKTEST_SAYS("which no configuration describes");
+    ck_assert_int_eq(packtest(in, packtest_out("o"), "fp7", NULL), 2);
+    ck_assert_int_eq(packtest("/nonexistent", packtest_out("o"), "fp8", NULL), 2);
+    ck_assert_msg(access(packtest_out("o"), F_OK) < 0, "a refusal left something behind");
+    ck_assert_msg(packtest(in, packtest_out("o"), "nvfp4-ct", good) == 0, "%s", packtest_prog.err_text);
+    json_t *config = json_load_file(packtest_out("o/config.json"), 0, NULL);
     const json_t *q = json_object_get(config, "quantization_config");
     ck_assert_str_eq(json_string_value(json_object_get(q, "format")), "mixed-precision");
     ck_assert_uint_eq(json_object_size(json_object_get(q, "config_groups")), 3);
     json_decref(config);
+}
+END_TEST
+
+/* Several formats in one checkpoint, in each of the two families that have it: the daemon's reader takes
+ * them, and finds a bit that changed afterwards. */
+START_TEST(mixtures_are_read) {
+    static const char *const modelopt[] = { "--part", "shared=fp8",  "--part", "kda=mxfp8",
+                                            "--part", "dense=mxfp4", NULL };
+    static const char *const compressed[] = {
+        "--part", "mla=int8",    "--part", "dense=fp8",           "--part", "kda=mxfp8",
+        "--part", "shared=int4", "--part", "lm_head=fp8-channel", NULL
+    };
+    const char *check[] = { TEST_BUILD "/glm-pack", "--check", packtest_out("o"), NULL };
+    const char *in = ckpt_model("twin-a");
+    char shard[300];
+    ck_assert_msg(packtest(in, packtest_out("o"), _i ? "nvfp4-ct" : "nvfp4", _i ? compressed : modelopt) == 0,
+                  "%s", packtest_prog.err_text);
+    ck_assert_msg(runprog(&packtest_prog, check, NULL, false, NULL) == 0, "%s", packtest_prog.err_text);
+    snprintf(shard, sizeof shard, "%s", packtest_out("o/model-00001-of-00001.safetensors"));
+    FILE *f = fopen(shard, "r+");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, -1000000, SEEK_END), 0);
+    int c = fgetc(f);
+    ck_assert_int_eq(fseek(f, -1000000, SEEK_END), 0);
+    fputc(c ^ 1, f);
+    fclose(f);
+    ck_assert_int_eq(runprog(&packtest_prog, check, NULL, false, NULL), 1);
+    PACKTEST_SAYS("which were written");
+}
+END_TEST
+
+/* The answers of a pack, by the oracle: near those of the source, and nearer in eight bits than in four. */
+START_TEST(answers_of_packs) {
+    static const char *const experts[] = { "--part",   "shared=bf16", "--part",   "dense=bf16", "--part",
+                                           "mla=bf16", "--part",      "kda=bf16", NULL };
+    struct pack_options o = { .backend = "ref" };
+    struct pack_kl k[2];
+    struct xerr err = { 0 };
+    char in[256], to[256], text[256], line[] = "Numbers: 0001 one, two 2, three?! ";
+    snprintf(in, sizeof in, "%s", ckpt_model("twin-a"));
+    for (int i = 0; i < 2; i++) {
+        snprintf(to, sizeof to, "%s", packtest_out(i ? "four" : "eight"));
+        snprintf(text, sizeof text, "%s", packtest_out("text"));
+        ckpt_write(&packtest_dir, "text", line, sizeof line - 1);
+        o.in = in;
+        o.out = to;
+        o.text = text;
+        ck_assert_msg(packtest(in, to, i ? "nvfp4" : "int8", i ? NULL : experts) == 0, "%s",
+                      packtest_prog.err_text);
+        ck_assert_msg(pack_compare(&o, &k[i], &err) == 0, "%s", err.msg);
+        ck_assert(k[i].n > 8 && k[i].kl > 0 && k[i].kl < 1);
+    }
+    ck_assert_msg(2 * k[0].kl < k[1].kl, "KL %g in eight bits, %g in four", k[0].kl, k[1].kl);
 }
 END_TEST
 
@@ -373,10 +392,10 @@ START_TEST(weights_that_are_none) {
     bytes[at] = 0xc0;
     bytes[at + 1] = 0x7f;
     ckpt_write(&spoilt, "model-00001-of-00001.safetensors", bytes, n);
-    ck_assert_int_eq(pack(spoilt.dir, out("o"), "nvfp4", NULL), 2);
-    SAYS("layers.1.mlp.experts.3.up_proj.weight: found a number that is infinite or none");
-    ck_assert(access(out("o/model-00001-of-00001.safetensors"), F_OK) < 0);
-    ck_assert(access(out("o/glm-pack.json"), F_OK) < 0);
+    ck_assert_int_eq(packtest(spoilt.dir, packtest_out("o"), "nvfp4", NULL), 2);
+    PACKTEST_SAYS("layers.1.mlp.experts.3.up_proj.weight: found a number that is infinite or none");
+    ck_assert(access(packtest_out("o/model-00001-of-00001.safetensors"), F_OK) < 0);
+    ck_assert(access(packtest_out("o/glm-pack.json"), F_OK) < 0);
     json_decref(h);
     free(bytes);
     ckpt_remove(&spoilt);
@@ -416,16 +435,16 @@ START_TEST(checked) {
     struct ckpt c;
     ckpt_copy(&c, "twin-a");
     argv[2] = c.dir;
-    ck_assert_int_eq(runprog(&prog, argv, NULL, false, NULL), 0);
-    SAYS(": good: ");
+    ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 0);
+    PACKTEST_SAYS(": good: ");
     ckpt_write(&c, "glm-pack.partial", "{}", 2);
-    ck_assert_int_eq(runprog(&prog, argv, NULL, false, NULL), 1);
-    SAYS("unfinished");
+    ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 1);
+    PACKTEST_SAYS("unfinished");
     ck_assert_int_eq(unlink(ckpt_path(&c, "glm-pack.partial")), 0);
     ckpt_write(&c, "glm-pack.json", "{\"shards\":{\"model-00001-of-00001.safetensors\":{\"digest\":\"00\"}}}",
                63);
-    ck_assert_int_eq(runprog(&prog, argv, NULL, false, NULL), 1);
-    SAYS("expected 00, which were written");
+    ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 1);
+    PACKTEST_SAYS("expected 00, which were written");
     ckpt_remove(&c);
 }
 END_TEST
@@ -434,13 +453,15 @@ int main(void) {
     Suite *s = suite_create("pack_tool");
     TCase *t = tcase_create("pack");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
     tcase_add_loop_test(t, every_format, 0, N_FORMATS);
     tcase_add_test(t, told_in_json);
     tcase_add_test(t, never_overwrites);
     tcase_add_test(t, goes_on_after_a_kill);
     tcase_add_test(t, finished_files_are_verified);
     tcase_add_test(t, refusals);
+    tcase_add_loop_test(t, mixtures_are_read, 0, 2);
+    tcase_add_test(t, answers_of_packs);
     tcase_add_test(t, weights_that_are_none);
     tcase_add_test(t, answers_compared);
     tcase_add_test(t, checked);
