@@ -13,7 +13,7 @@ static float amax_of(const float *w, uint32_t n) {
 }
 
 static int q8_0(const float *w, uint8_t *b) {
-    float d;
+    float d = 0;
     int r = quant_put_f16(b, amax_of(w, 32) / 127, &d);
     float inverse = quant_inverse(d);
     for (uint32_t i = 0; r == 0 && i < 32; i++)
