@@ -34,12 +34,17 @@ static void setup(void) {
     got = NULL;
 }
 
-static void teardown(void) {
+static void close_model(void) {
     for (size_t i = 0; got && i < d.n_tensors; i++)
         free(got[i]);
     free(got);
+    got = NULL;
     model_directory_done(&d);
     x = model_index_close(x);
+}
+
+static void teardown(void) {
+    close_model();
     ckpt_gguf_done(&g);
     ckpt_set_done(&set);
     ckpt_remove(&dir);
@@ -262,17 +267,13 @@ START_TEST(factors_of_nvfp4) {
                 0);
             ck_assert_float_eq(v, six[d.item[i].id.expert]);
         }
-    model_directory_done(&d);
-    x = model_index_close(x);
+    close_model();
     ckpt_gguf_put(&g, "blk.2.ffn_up_exps.scale", 0, bad, 24, 1, (uint64_t)6);
     ckpt_gguf_write(&g, &dir, "m.gguf");
     ck_assert_msg(open_all() == 0, "%s", err.msg);
     ckpt_expect("zero", load(1 << 20), -EBADMSG, &err,
                 (const char *const[]){"ffn_up_exps.scale", "number 2", "above 0", NULL});
-    model_directory_done(&d);
-    free(got);
-    got = NULL;
-    x = model_index_close(x);
+    close_model();
     ckpt_gguf_put(&g, "blk.2.ffn_up_exps.scale", 0, six, 20, 1, (uint64_t)5);
     ckpt_gguf_write(&g, &dir, "m.gguf");
     ckpt_expect("five", open_all(), -EINVAL, &err,
