@@ -34,11 +34,20 @@ struct cpu_dims {
     uint32_t sel;       /* pools a query selects at most */
 };
 
-/* Byte offsets into KERN_MEM_WEIGHTS; 0 outputs: the layer has no such matrix. */
+/* Byte offsets into KERN_MEM_WEIGHTS; 0 outputs: the layer has no such matrix. Where every tensor of it is BF16 it is
+ * one run of panels at off; otherwise each tensor is a segment of its own. */
 struct cpu_mat {
-    uint64_t off;
+    uint64_t off, bytes;
     uint64_t weights; /* of the checkpoint, without paddings */
     uint32_t k, panels;
+    uint32_t first_seg, n_segs; /* 0: BF16 */
+};
+
+/* One tensor of a matrix: panel i of it is panel out0 + i * step of the product. */
+struct cpu_seg {
+    struct cpu_packed m;
+    uint64_t bytes;
+    uint32_t part, out0, step, panels;
 };
 
 struct cpu_layer {
@@ -51,8 +60,9 @@ struct cpu_layer {
     struct cpu_mat cq, uk, uv;
     struct cpu_mat out;
     struct cpu_mat gate_up, down; /* dense, or the shared expert */
-    uint64_t router, router_bias;
-    struct cpu_mat exp_gate_up, exp_down; /* expert 0; the others follow at exp_stride */
+    uint64_t router, router_bias; /* rows in the format of its store; so are those of hc_fn */
+    /* Expert 0; the others follow at exp_stride, or with their segments three by three. */
+    struct cpu_mat exp_gate_up, exp_down;
     uint64_t exp_stride;
     uint64_t enorm, hnorm, draft_norm;
     struct cpu_mat eh;
@@ -75,7 +85,9 @@ struct cpu_lane_layout {
 struct cpu_layout {
     struct cpu_dims d;
     struct cpu_pend pend;
-    uint64_t embed, final_norm;
+    uint64_t embed, embed_scale, embed_global, final_norm;
+    struct cpu_seg *seg; /* NULL: only counted */
+    uint32_t n_segs;
     struct cpu_mat head;
     struct cpu_layer layer[KERN_MAX_LAYERS];
     uint64_t weight_bytes;
@@ -85,6 +97,7 @@ struct cpu_layout {
     struct cpu_lane_layout lane[KERN_LANES];
     uint64_t lane_at[KERN_LANES], thread_at, thread_bytes, work_bytes;
     uint64_t thread_group; /* in a thread's scratch: expert lists, after the floats */
+    uint64_t thread_room;  /* and CPU_PACKED_ROOM floats, where there are segments */
 };
 
 /* The rows one group of stages works on: all of the plan's, or those of the draft layers. */
@@ -147,11 +160,13 @@ struct cpu_run {
     uint32_t me, n;              /* this member, members */
     float *scratch;              /* this member's */
     uint32_t *group;
+    float *room;
 };
 
 /* ---- layout (cpu_layout.c) ---- */
 
-int cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_layout *ret);
+/* segs: room for as many segments as a first call without it counts. */
+void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg *segs, struct cpu_layout *ret);
 uint32_t cpu_threads(const struct kern_config *cfg);
 static inline uint64_t cpu_expert_group_words(const struct kern_config *cfg, uint32_t rows) {
     return (uint64_t)rows * cfg->model.n_top * 4 + cfg->model.n_experts + 16;
@@ -163,6 +178,21 @@ void cpu_clear_paddings(struct cpu *c);
 int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
              const void *bytes, uint64_t n);
 int cpu_pack_done(struct kern *k);
+
+/* ---- stored weights (cpu_stored.c) ---- */
+
+/* Panels p0 .. p1-1 of m for `rows` rows; panel p0 is written at out. */
+void cpu_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
+              const uint32_t *idx, uint32_t rows, float *out, size_t ldo);
+uint64_t cpu_mat_bytes(const struct cpu_layout *l, const struct cpu_mat *m);
+/* A row of the embedding, padded; and what it takes. */
+void cpu_embed_row(const struct cpu_run *r, uint32_t token, float *out);
+uint64_t cpu_embed_bytes(const struct cpu_layout *l, const struct kern_config *cfg);
+/* The segment a tensor lies in; NULL: panels of BF16. */
+const struct cpu_seg *cpu_seg_of(const struct cpu_layout *l, const struct cpu_mat *m, uint32_t part);
+void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *key_rows, uint32_t piece,
+                  uint64_t offset, const uint8_t *src, uint64_t n);
+void cpu_clear_seg(struct cpu *c, const struct cpu_seg *s);
 
 /* ---- stages ---- */
 
@@ -186,8 +216,12 @@ static inline const float *cpu_vec(const struct cpu_run *r, uint64_t off) {
 static inline const uint32_t *cpu_words(const struct cpu_run *r, uint64_t off) {
     return (const uint32_t *)(const void *)(r->c->weights + off);
 }
-static inline uint64_t mat_bytes(const struct cpu_mat *m) {
-    return (uint64_t)m->panels * m->k * 32;
+static inline struct kern_store cpu_store(const struct kern_config *cfg, uint32_t part, uint32_t layer) {
+    return kern_matrix_store(cfg, &(struct kern_tensor_id){.part = part, .layer = layer});
+}
+/* Bytes of a number of a matrix that is kept in rows. */
+static inline uint64_t cpu_plain_size(const struct kern_store *s) {
+    return s->format == KERN_F32 ? 4 : 2;
 }
 static inline bool is_draft(const struct cpu_run *r, uint32_t layer) {
     return layer >= r->c->k->cfg.model.n_layers;
@@ -216,13 +250,13 @@ static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const fl
                             uint32_t rows, float *out, size_t ldo) {
     uint32_t p0 = share_lo(r, m->panels), p1 = share_hi(r, m->panels);
     for (uint32_t i = 0; FAULT(cpu_row_by_row) && p0 < p1 && i + 1 < rows; i++)
-        r->ops->prod(cpu_words(r, m->off), m->k, p0, p1, x, ldx, NULL, 1, out + 16 * (size_t)p0, ldo);
+        cpu_prod(r, m, p0, p1, x, ldx, NULL, 1, out + 16 * (size_t)p0, ldo);
     if (p0 < p1 && rows)
-        r->ops->prod(cpu_words(r, m->off), m->k, p0, p1, x, ldx, NULL, rows, out + 16 * (size_t)p0, ldo);
+        cpu_prod(r, m, p0, p1, x, ldx, NULL, rows, out + 16 * (size_t)p0, ldo);
 }
 static inline void count_mat(struct cpu_run *r, const struct cpu_mat *m, uint64_t rows) {
     if (r->me == 0 && rows) {
-        r->count->weight_bytes += mat_bytes(m) * (FAULT(cpu_row_by_row) ? rows : 1);
+        r->count->weight_bytes += cpu_mat_bytes(&r->c->l, m) * (FAULT(cpu_row_by_row) ? rows : 1);
         r->count->flops += 2 * m->weights * rows;
     }
 }

@@ -13,6 +13,10 @@ static uint64_t ctl_at(const struct kern_config *cfg) {
     return (kern_ctl_bytes(cfg) + 127) & ~127ull;
 }
 
+static uint64_t segs_at(const struct kern_config *cfg) {
+    return (ctl_at(cfg) + sizeof(struct cpu) + 63) & ~63ull;
+}
+
 static int query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
     const struct kern_model_desc *m = &cfg->model;
     if (m->rope_dim) {
@@ -26,8 +30,8 @@ static int query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char
         return -EINVAL;
     }
     struct cpu_layout l;
-    cpu_layout(cfg, cpu_threads(cfg), &l);
-    bytes[KERN_MEM_CTL] = ctl_at(cfg) + sizeof(struct cpu);
+    cpu_layout(cfg, cpu_threads(cfg), NULL, &l);
+    bytes[KERN_MEM_CTL] = segs_at(cfg) + l.n_segs * sizeof(struct cpu_seg);
     bytes[KERN_MEM_WEIGHTS] = l.weight_bytes;
     bytes[KERN_MEM_PAGES] = l.page_bytes * cfg->n_pages;
     bytes[KERN_MEM_SLOTS] = l.slot_stride * cfg->n_slots;
@@ -91,7 +95,8 @@ static void run_program(void *arg, uint32_t job, uint32_t member) {
                         .me = member,
                         .n = c->n_threads,
                         .scratch = scratch,
-                        .group = (uint32_t *)(void *)((char *)scratch + c->l.thread_group)};
+                        .group = (uint32_t *)(void *)((char *)scratch + c->l.thread_group),
+                        .room = (float *)(void *)((char *)scratch + c->l.thread_room)};
     for (uint32_t i = 0; i < p->n; i++)
         run_stage(&r, &c->k->stages[p->first + i]);
 }
@@ -168,7 +173,8 @@ static int open_cpu(struct kern *k, char *err, size_t err_len) {
     c->k = k;
     c->ops = cpu_ops_find(k->cfg.isa);
     c->n_threads = cpu_threads(&k->cfg);
-    cpu_layout(&k->cfg, c->n_threads, &c->l);
+    cpu_layout(&k->cfg, c->n_threads,
+               (struct cpu_seg *)(void *)((char *)k->mem[KERN_MEM_CTL].base + segs_at(&k->cfg)), &c->l);
     c->weights = k->mem[KERN_MEM_WEIGHTS].base;
     c->slots = k->mem[KERN_MEM_SLOTS].base;
     c->pages = k->mem[KERN_MEM_PAGES].base;
@@ -307,7 +313,7 @@ static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row
 
 const struct kern_backend kern_cpu_backend = {
     .name = "cpu",
-    .formats = 1u << KERN_BF16,
+    .formats = ((1u << KERN_FORMAT_END) - 2) & ~(1u << KERN_EXL3),
     .caller_computes = true,
     .query = query,
     .open = open_cpu,

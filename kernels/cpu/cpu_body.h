@@ -7,7 +7,7 @@
 #define GLMD_CPU_BODY_H
 
 #include "cpu_ops.h"
-#include "host.h"
+#include "host_unpack.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,12 +18,15 @@
 
 #include "cpu_body_math.h"
 #include "cpu_body_prod.h"
+#include "cpu_body_unpack.h"
+#include "cpu_body_packed.h"
 #include "cpu_body_kda.h"
 #include "cpu_body_attn.h"
 
 const struct cpu_ops V16_OPS = {
     .isa = V16_NAME,
     .prod = body_prod,
+    .packed = body_packed,
     .dots = body_dots,
     .sumsq = body_sumsq,
     .axpy = body_axpy,

@@ -193,8 +193,15 @@ struct kda_scratch {
 static void kda_inputs(const struct cpu_kda_head *h, uint32_t i0, uint32_t n, const struct kda_scratch *s) {
     const float *fa = h->fa + i0 * h->ldz, *ga = h->ga + i0 * h->ldz;
     if (!h->fb_out) {
-        body_prod(h->fb, h->dim, 0, h->dimp / 16, fa, h->ldz, NULL, n, s->a, h->dimp);
-        body_prod(h->gb, h->dim, 0, h->dimp / 16, ga, h->ldz, NULL, n, s->e, h->dimp);
+        const uint32_t p0 = h->panel, p1 = p0 + h->dimp / 16;
+        if (h->fb)
+            body_prod(h->fb, h->dim, 0, h->dimp / 16, fa, h->ldz, NULL, n, s->a, h->dimp);
+        else
+            body_packed(h->fb_stored, h->weights, p0, p1, fa, h->ldz, NULL, n, s->a, h->dimp, 1, h->room);
+        if (h->gb)
+            body_prod(h->gb, h->dim, 0, h->dimp / 16, ga, h->ldz, NULL, n, s->e, h->dimp);
+        else
+            body_packed(h->gb_stored, h->weights, p0, p1, ga, h->ldz, NULL, n, s->e, h->dimp, 1, h->room);
     }
     _Alignas(64) float b[CPU_ROW_BLOCK];
     v16 rate = v_exp(v_set(h->a_log));

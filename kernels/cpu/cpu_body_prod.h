@@ -122,16 +122,27 @@ static void body_prod(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, c
 
 /* ---- rows stored as rows: few outputs over long inputs ---- */
 
-ALWAYS void dot_rows(const int R, const uint32_t *w, uint32_t k, const float *x, float *out) {
+ALWAYS v16 dot_weights(const uint8_t *row, uint32_t format, uint32_t i) {
+    switch (format) {
+    case KERN_F32:
+        return v_ld((const float *)(const void *)row + i);
+    case KERN_F16:
+        return v_ldf16(row + 2 * (size_t)i);
+    default:
+        return v_ldw((const uint32_t *)(const void *)row + i / 2);
+    }
+}
+
+ALWAYS void dot_rows(const int R, const uint8_t *w, const uint32_t format, uint32_t k, const float *x, float *out) {
     v16 acc[4];
-    size_t row = k / 2;
+    size_t row = k * (format == KERN_F32 ? 4ul : 2ul);
     V16_FOR(r, 0, R) {
         acc[r] = v_set(0.0f);
     }
     for (uint32_t i = 0; i < k; i += 16) {
         v16 xv = v_ld(x + i);
         V16_FOR(r, 0, R) {
-            acc[r] = v_fma(v_ldw(w + (size_t)r * row + i / 2), xv, acc[r]);
+            acc[r] = v_fma(dot_weights(w + (size_t)r * row, format, i), xv, acc[r]);
         }
     }
     V16_FOR(r, 0, R) {
@@ -139,12 +150,24 @@ ALWAYS void dot_rows(const int R, const uint32_t *w, uint32_t k, const float *x,
     }
 }
 
-static void body_dots(const uint32_t *w, uint32_t k, uint32_t i0, uint32_t i1, const float *x, float *out) {
+ALWAYS void dots_of(const uint8_t *w, const uint32_t format, uint32_t k, uint32_t i0, uint32_t i1, const float *x,
+                    float *out) {
+    size_t row = k * (format == KERN_F32 ? 4ul : 2ul);
     uint32_t i = i0;
     for (; i + 4 <= i1; i += 4)
-        dot_rows(4, w + (size_t)i * (k / 2), k, x, out + i);
+        dot_rows(4, w + i * row, format, k, x, out + i);
     for (; i < i1; i++)
-        dot_rows(1, w + (size_t)i * (k / 2), k, x, out + i);
+        dot_rows(1, w + i * row, format, k, x, out + i);
+}
+
+static void body_dots(const void *w, uint32_t format, uint32_t k, uint32_t i0, uint32_t i1, const float *x,
+                      float *out) {
+    if (format == KERN_F32)
+        dots_of(w, KERN_F32, k, i0, i1, x, out);
+    else if (format == KERN_F16)
+        dots_of(w, KERN_F16, k, i0, i1, x, out);
+    else
+        dots_of(w, KERN_BF16, k, i0, i1, x, out);
 }
 
 #endif

@@ -37,8 +37,13 @@ static void head_of(const struct cpu_run *r, const struct cpu_layer *l, const st
         .conv_tap = d->kda_all,
         .dt_bias = cpu_vec(r, l->dt_bias) + at,
         .o_norm = cpu_vec(r, l->o_norm),
-        .fb = cpu_words(r, l->fb.off) + gate,
-        .gb = cpu_words(r, l->gb.off) + gate,
+        .fb = l->fb.n_segs ? NULL : cpu_words(r, l->fb.off) + gate,
+        .gb = l->gb.n_segs ? NULL : cpu_words(r, l->gb.off) + gate,
+        .fb_stored = l->fb.n_segs ? &r->c->l.seg[l->fb.first_seg].m : NULL,
+        .gb_stored = l->gb.n_segs ? &r->c->l.seg[l->gb.first_seg].m : NULL,
+        .weights = (const uint8_t *)r->c->weights,
+        .panel = head * (d->kda_dim / 16),
+        .room = r->room,
         .z = z + at,
         .ldz = d->kda_z,
         .part = d->kda_all,
@@ -73,12 +78,9 @@ static void reset_head(const struct kern_model_desc *m, const struct cpu_kda_hea
 static void head_gates(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, uint32_t head,
                        float *fb_out, float *gb_out) {
     const struct cpu_dims *d = &r->c->l.d;
-    uint32_t dim = r->c->k->cfg.model.kda_dim, panels = d->kda_dim / 16;
-    size_t at = (size_t)head * panels * dim * 8;
-    r->ops->prod(cpu_words(r, l->fb.off) + at, dim, 0, panels, r->lane->z + d->z_fa, d->kda_z, NULL, rows->n, fb_out,
-                 d->kda_dim);
-    r->ops->prod(cpu_words(r, l->gb.off) + at, dim, 0, panels, r->lane->z + d->z_ga, d->kda_z, NULL, rows->n, gb_out,
-                 d->kda_dim);
+    uint32_t panels = d->kda_dim / 16, p0 = head * panels;
+    cpu_prod(r, &l->fb, p0, p0 + panels, r->lane->z + d->z_fa, d->kda_z, NULL, rows->n, fb_out, d->kda_dim);
+    cpu_prod(r, &l->gb, p0, p0 + panels, r->lane->z + d->z_ga, d->kda_z, NULL, rows->n, gb_out, d->kda_dim);
 }
 
 static void heads(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {

@@ -13,12 +13,100 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
     return r;
 }
 
-/* real: outputs without paddings; real_k: inputs without */
-static struct cpu_mat mat(uint64_t *at, uint64_t outputs, uint64_t k, uint64_t real, uint64_t real_k) {
-    struct cpu_mat m = {
-        .k = (uint32_t)k, .panels = (uint32_t)(pad16(outputs) / 16), .weights = real * real_k};
-    m.off = take(at, mat_bytes(&m));
+/* The walk that gives every weight its place. */
+struct placing {
+    const struct kern_config *cfg;
+    struct cpu_layout *l;
+    uint64_t at;
+    uint32_t layer, expert;
+};
+
+/* One tensor of a matrix: where its outputs begin, the heads its outputs and inputs are padded by (0: none), and
+ * whether its panels alternate with another's. */
+struct tensor {
+    uint32_t part, n0, block, cblock, step;
+};
+
+static uint64_t take_here(struct placing *w, uint64_t bytes) {
+    return take(&w->at, bytes);
+}
+
+/* A seg's pieces in panels. */
+static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_rows) {
+    struct cpu_packed *m = &s->m;
+    struct kern_piece_info p;
+    uint64_t rows = m->transposed ? (uint64_t)m->rows / m->rstride * m->k : panel_rows;
+    kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_CODES, &p);
+    m->row_bytes = (uint32_t)p.row_bytes;
+    m->codes = take_here(w, rows * p.row_bytes);
+    kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_SCALE, &p);
+    m->scale_unit = (uint16_t)p.unit;
+    m->scale_cols = p.unit ? (uint32_t)(p.row_bytes / p.unit) : 0;
+    m->scale = p.unit ? take_here(w, (m->s.block_rows == 1 ? rows : p.rows) * p.row_bytes) : 0;
+    kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_GLOBAL, &p);
+    m->has_global = p.rows != 0;
+    m->global = p.rows ? take_here(w, p.row_bytes) : 0;
+}
+
+static struct cpu_seg seg_of(const struct placing *w, const struct tensor *t) {
+    const struct kern_tensor_id id = {.part = t->part, .layer = w->layer, .expert = w->expert};
+    struct kern_part_info info = {0};
+    uint32_t whole = 1u << 30;
+    kern_part_info(&w->cfg->model, t->part, w->layer, &info);
+    struct cpu_seg s = {.part = t->part, .out0 = t->n0 / 16, .step = t->step ? t->step : 1};
+    s.m = (struct cpu_packed){.s = kern_matrix_store(w->cfg, &id),
+                              .rows = (uint32_t)info.rows,
+                              .cols = (uint32_t)info.cols,
+                              .cblock = t->cblock ? t->cblock : whole,
+                              .cblock_pad = t->cblock ? (uint32_t)pad16(t->cblock) : whole,
+                              .rblock = t->block ? t->block : whole,
+                              .rblock_pad = t->block ? (uint32_t)pad16(t->block) : whole,
+                              .rstride = t->block};
+    s.m.k = t->cblock ? s.m.cols / t->cblock * s.m.cblock_pad : s.m.cols;
+    s.panels = (uint32_t)(t->block ? info.rows / t->block * (s.m.rblock_pad / 16) : pad16(info.rows) / 16);
+    return s;
+}
+
+static void keep_seg(struct placing *w, struct cpu_mat *m, struct cpu_seg *s, uint64_t before) {
+    s->bytes = w->at - before;
+    m->bytes += s->bytes;
+    if (w->l->seg)
+        w->l->seg[w->l->n_segs] = *s;
+    w->l->n_segs++;
+    m->n_segs++;
+}
+
+static bool is_bf16(const struct placing *w, uint32_t part) {
+    const struct kern_tensor_id id = {.part = part, .layer = w->layer, .expert = w->expert};
+    return kern_matrix_store(w->cfg, &id).format == KERN_BF16;
+}
+
+/* outputs, k: with paddings; real: weights without */
+static struct cpu_mat mat(struct placing *w, uint64_t outputs, uint64_t k, uint64_t real, const struct tensor *t,
+                          uint32_t n) {
+    struct cpu_mat m = {.k = (uint32_t)k, .panels = (uint32_t)(pad16(outputs) / 16), .weights = real};
+    bool plain = true;
+    for (uint32_t i = 0; i < n; i++)
+        plain = plain && is_bf16(w, t[i].part);
+    if (plain) {
+        m.bytes = (uint64_t)m.panels * m.k * 32;
+        m.off = take_here(w, m.bytes);
+        return m;
+    }
+    m.first_seg = w->l->n_segs;
+    for (uint32_t i = 0; i < n; i++) {
+        struct cpu_seg s = seg_of(w, &t[i]);
+        uint64_t before = w->at;
+        place_pieces(w, &s, s.panels * 16ull);
+        keep_seg(w, &m, &s, before);
+    }
     return m;
+}
+
+static struct cpu_mat one(struct placing *w, uint64_t outputs, uint64_t k, uint64_t real, uint32_t part, uint32_t block,
+                          uint32_t cblock) {
+    const struct tensor t = {.part = part, .block = block, .cblock = cblock};
+    return mat(w, outputs, k, real, &t, 1);
 }
 
 static uint64_t vec(uint64_t *at, uint64_t n) {
@@ -66,83 +154,219 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
         d->sel = d->max_pools;
 }
 
-static void layout_mix(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l,
-                       uint32_t i, uint64_t *at) {
-    uint64_t e = m->hidden, p = (uint64_t)m->kda_heads * m->kda_dim, heads = m->mla_heads;
-    if (m->layer[i].mix == KERN_MIX_KDA) {
-        l->in = mat(at, d->kda_z, e, 3 * p + 2ull * m->kda_dim + m->kda_heads, e);
-        l->conv = vec(at, 3ull * m->conv_width * d->kda_all);
-        l->dt_bias = vec(at, d->kda_all);
-        l->o_norm = vec(at, d->kda_dim);
-        l->a_log = vec(at, m->kda_heads);
-        l->fb = mat(at, d->kda_all, m->kda_dim, p, m->kda_dim);
-        l->gb = mat(at, d->kda_all, m->kda_dim, p, m->kda_dim);
-        l->out = mat(at, e, d->kda_all, e, p);
-        return;
-    }
-    bool index = m->layer[i].index == KERN_INDEX_FULL;
-    uint64_t own = index ? (m->index_kpool > 1 ? 2ull : 1ull) * m->index_dim + m->index_heads : 0;
-    uint64_t own_q = index ? (uint64_t)m->index_heads * m->index_dim : 0;
-    l->in = mat(at, index ? d->mla_z : d->z_key, e, (uint64_t)m->q_rank + m->kv_rank + own, e);
-    l->qa_norm = vec(at, d->q_rank);
-    l->kva_norm = vec(at, d->kv_rank);
-    l->cq = mat(at, index ? d->cq_n : d->q_all, m->q_rank, heads * m->nope_dim + own_q, m->q_rank);
-    l->uk = mat(at, d->qa_all, m->nope_dim, heads * m->kv_rank, m->nope_dim);
-    l->uv = mat(at, d->v_all, m->kv_rank, heads * m->v_dim, m->kv_rank);
-    l->out = mat(at, e, d->v_all, e, heads * m->v_dim);
-    if (index) {
-        l->knorm_w = vec(at, d->idx_dim);
-        l->knorm_b = vec(at, d->idx_dim);
-        l->ape = vec(at, (uint64_t)m->index_kpool * d->idx_dim);
+static void layout_kda(struct placing *w, struct cpu_layer *l) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct cpu_dims *d = &w->l->d;
+    const uint32_t dim = m->kda_dim;
+    const uint64_t e = m->hidden, p = (uint64_t)m->kda_heads * dim;
+    const struct tensor in[] = {
+        {.part = KERN_KDA_Q, .n0 = 0, .block = dim},
+        {.part = KERN_KDA_K, .n0 = d->kda_all, .block = dim},
+        {.part = KERN_KDA_V, .n0 = 2 * d->kda_all, .block = dim},
+        {.part = KERN_KDA_FA, .n0 = d->z_fa},
+        {.part = KERN_KDA_GA, .n0 = d->z_ga},
+        {.part = KERN_KDA_B, .n0 = d->z_b},
+    };
+    l->in = mat(w, d->kda_z, e, (3 * p + 2ull * dim + m->kda_heads) * e, in, 6);
+    l->conv = vec(&w->at, 3ull * m->conv_width * d->kda_all);
+    l->dt_bias = vec(&w->at, d->kda_all);
+    l->o_norm = vec(&w->at, d->kda_dim);
+    l->a_log = vec(&w->at, m->kda_heads);
+    l->fb = one(w, d->kda_all, dim, p * dim, KERN_KDA_FB, dim, 0);
+    l->gb = one(w, d->kda_all, dim, p * dim, KERN_KDA_GB, dim, 0);
+    l->out = one(w, e, d->kda_all, e * p, KERN_KDA_O, 0, dim);
+}
+
+/* kv_b as one tensor: the key rows of each head lie as they are, for a product with their transpose, the value rows
+ * in panels. What belongs to the whole matrix is there twice. */
+static void layout_kvb(struct placing *w, struct cpu_layer *l) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct cpu_dims *d = &w->l->d;
+    const struct tensor t = {.part = KERN_MLA_KVB};
+    struct cpu_seg key = seg_of(w, &t), value = key;
+    const uint32_t per = m->nope_dim + m->v_dim;
+    uint64_t before = w->at;
+    key.m.transposed = 1;
+    key.m.k = m->nope_dim;
+    key.m.rblock = m->kv_rank;
+    key.m.rblock_pad = d->kv_rank;
+    key.m.rstride = per;
+    key.panels = l->uk.panels;
+    place_pieces(w, &key, 0);
+    keep_seg(w, &l->uk, &key, before);
+    before = w->at;
+    value.m.rblock = m->v_dim;
+    value.m.rblock_pad = d->v;
+    value.m.rstride = per;
+    value.m.roff = m->nope_dim;
+    value.panels = l->uv.panels;
+    place_pieces(w, &value, value.panels * 16ull);
+    l->uv.first_seg = w->l->n_segs;
+    keep_seg(w, &l->uv, &value, before);
+}
+
+static void layout_absorbed(struct placing *w, struct cpu_layer *l) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct cpu_dims *d = &w->l->d;
+    const uint64_t heads = m->mla_heads, nk = (uint64_t)m->nope_dim * m->kv_rank, nv = (uint64_t)m->v_dim * m->kv_rank;
+    if (m->layer[w->layer].kvb_split) {
+        l->uk = one(w, d->qa_all, m->nope_dim, heads * nk, KERN_MLA_KB, m->kv_rank, 0);
+        l->uv = one(w, d->v_all, m->kv_rank, heads * nv, KERN_MLA_VB, m->v_dim, 0);
+    } else if (is_bf16(w, KERN_MLA_KVB)) {
+        l->uk = one(w, d->qa_all, m->nope_dim, heads * nk, KERN_MLA_KVB, 0, 0);
+        l->uv = one(w, d->v_all, m->kv_rank, heads * nv, KERN_MLA_KVB, 0, 0);
+    } else {
+        l->uk = (struct cpu_mat){
+            .k = m->nope_dim, .panels = d->qa_all / 16, .weights = heads * nk, .first_seg = w->l->n_segs};
+        l->uv = (struct cpu_mat){.k = m->kv_rank, .panels = d->v_all / 16, .weights = heads * nv};
+        layout_kvb(w, l);
     }
 }
 
-static void layout_mlp(const struct kern_model_desc *m, const struct cpu_dims *d, struct cpu_layer *l,
-                       uint32_t i, uint64_t *at) {
-    if (m->layer[i].mlp == KERN_MLP_DENSE) {
-        l->gate_up = mat(at, 2ull * d->dense, m->hidden, 2ull * m->dense_width, m->hidden);
-        l->down = mat(at, m->hidden, m->dense_width, m->hidden, m->dense_width);
+static void layout_mla(struct placing *w, struct cpu_layer *l) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct cpu_dims *d = &w->l->d;
+    const uint64_t e = m->hidden, heads = m->mla_heads;
+    bool index = m->layer[w->layer].index == KERN_INDEX_FULL, pools = m->index_kpool > 1;
+    uint64_t own = index ? (pools ? 2ull : 1ull) * m->index_dim + m->index_heads : 0;
+    uint64_t own_q = index ? (uint64_t)m->index_heads * m->index_dim : 0;
+    const struct tensor in[] = {
+        {.part = KERN_MLA_QA, .n0 = 0},
+        {.part = KERN_MLA_KVA, .n0 = d->z_kv},
+        {.part = KERN_IDX_K, .n0 = d->z_key},
+        {.part = KERN_IDX_W, .n0 = d->z_w},
+        {.part = KERN_IDX_GATE, .n0 = d->z_gate},
+    };
+    const struct tensor cq[] = {
+        {.part = KERN_MLA_QB, .n0 = 0, .block = m->nope_dim},
+        {.part = KERN_IDX_QB, .n0 = d->q_all, .block = m->index_dim},
+    };
+    l->in = mat(w, index ? d->mla_z : d->z_key, e, ((uint64_t)m->q_rank + m->kv_rank + own) * e, in,
+                index ? (pools ? 5 : 4) : 2);
+    l->qa_norm = vec(&w->at, d->q_rank);
+    l->kva_norm = vec(&w->at, d->kv_rank);
+    l->cq = mat(w, index ? d->cq_n : d->q_all, m->q_rank, (heads * m->nope_dim + own_q) * m->q_rank, cq, index ? 2 : 1);
+    layout_absorbed(w, l);
+    l->out = one(w, e, d->v_all, e * heads * m->v_dim, KERN_MLA_O, 0, m->v_dim);
+    if (index) {
+        l->knorm_w = vec(&w->at, d->idx_dim);
+        l->knorm_b = vec(&w->at, d->idx_dim);
+        l->ape = vec(&w->at, (uint64_t)m->index_kpool * d->idx_dim);
+    }
+}
+
+static struct cpu_mat gate_up(struct placing *w, uint32_t gate, uint64_t padded, uint64_t width) {
+    const struct tensor t[] = {{.part = gate, .n0 = 0, .step = 2}, {.part = gate + 1, .n0 = 16, .step = 2}};
+    return mat(w, 2 * padded, w->cfg->model.hidden, 2 * width * w->cfg->model.hidden, t, 2);
+}
+
+static void layout_experts(struct placing *w, struct cpu_layer *l) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct cpu_dims *d = &w->l->d;
+    const uint64_t e = m->hidden, first = w->at;
+    bool plain = true;
+    for (w->expert = 0; w->expert < m->n_experts && plain; w->expert++)
+        plain = is_bf16(w, KERN_EXP_GATE) && is_bf16(w, KERN_EXP_UP) && is_bf16(w, KERN_EXP_DOWN);
+    w->expert = 0;
+    if (plain) {
+        l->exp_gate_up = gate_up(w, KERN_EXP_GATE, d->expert, m->expert_width);
+        l->exp_down = one(w, e, m->expert_width, e * m->expert_width, KERN_EXP_DOWN, 0, 0);
+        l->exp_stride = w->at - first;
+        w->at += (m->n_experts - 1) * l->exp_stride;
         return;
     }
-    l->router = take(at, (uint64_t)m->n_experts * d->e * 2);
-    l->router_bias = vec(at, m->n_experts);
-    uint64_t first = *at;
-    l->exp_gate_up = mat(at, 2ull * d->expert, m->hidden, 2ull * m->expert_width, m->hidden);
-    l->exp_down = mat(at, m->hidden, m->expert_width, m->hidden, m->expert_width);
-    l->exp_stride = *at - first;
-    *at += (m->n_experts - 1) * l->exp_stride;
+    /* three segments each, whatever their formats, so that expert x has those from 3 x on */
+    for (; w->expert < m->n_experts; w->expert++) {
+        struct cpu_mat gu = {.k = m->hidden, .panels = 2 * d->expert / 16, .weights = 2 * e * m->expert_width},
+                       down = {.k = m->expert_width, .panels = d->e / 16, .weights = e * m->expert_width};
+        const struct tensor t[] = {{.part = KERN_EXP_GATE, .n0 = 0, .step = 2},
+                                   {.part = KERN_EXP_UP, .n0 = 16, .step = 2},
+                                   {.part = KERN_EXP_DOWN}};
+        gu.first_seg = w->l->n_segs;
+        down.first_seg = gu.first_seg + 2;
+        for (uint32_t i = 0; i < 3; i++) {
+            struct cpu_seg s = seg_of(w, &t[i]);
+            uint64_t before = w->at;
+            place_pieces(w, &s, s.panels * 16ull);
+            keep_seg(w, i < 2 ? &gu : &down, &s, before);
+        }
+        if (!w->expert) {
+            l->exp_gate_up = gu;
+            l->exp_down = down;
+        }
+    }
+    w->expert = 0;
+}
+
+static void layout_mlp(struct placing *w, struct cpu_layer *l) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct cpu_dims *d = &w->l->d;
+    const uint64_t e = m->hidden;
+    if (m->layer[w->layer].mlp == KERN_MLP_DENSE) {
+        l->gate_up = gate_up(w, KERN_MLP_GATE, d->dense, m->dense_width);
+        l->down = one(w, e, m->dense_width, e * m->dense_width, KERN_MLP_DOWN, 0, 0);
+        return;
+    }
+    const struct kern_store router = cpu_store(w->cfg, KERN_ROUTER, w->layer);
+    l->router = take_here(w, (uint64_t)m->n_experts * d->e * cpu_plain_size(&router));
+    l->router_bias = vec(&w->at, m->n_experts);
+    layout_experts(w, l);
     if (m->n_shared) {
         uint64_t width = (uint64_t)m->n_shared * m->expert_width;
-        l->gate_up = mat(at, 2ull * d->shared, m->hidden, 2 * width, m->hidden);
-        l->down = mat(at, m->hidden, width, m->hidden, width);
+        l->gate_up = gate_up(w, KERN_SH_GATE, d->shared, width);
+        l->down = one(w, e, width, e * width, KERN_SH_DOWN, 0, 0);
     }
 }
 
-static void layout_weights(const struct kern_model_desc *m, struct cpu_layout *l) {
+/* The embedding is read row by row: BF16 rows are padded, others lie as on disk. */
+static void layout_embed(struct placing *w) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    const struct kern_store s = cpu_store(w->cfg, KERN_EMBED, 0);
+    struct kern_piece_info p = {0};
+    if (s.format == KERN_BF16) {
+        w->l->embed = take_here(w, (uint64_t)m->vocab_rows * w->l->d.e * 2);
+        return;
+    }
+    kern_store_piece(&s, m->vocab_rows, m->hidden, KERN_PIECE_CODES, &p);
+    w->l->embed = take_here(w, p.rows * p.row_bytes);
+    kern_store_piece(&s, m->vocab_rows, m->hidden, KERN_PIECE_SCALE, &p);
+    w->l->embed_scale = take_here(w, p.rows * p.row_bytes);
+    kern_store_piece(&s, m->vocab_rows, m->hidden, KERN_PIECE_GLOBAL, &p);
+    w->l->embed_global = take_here(w, p.rows * p.row_bytes);
+}
+
+static void layout_weights(const struct kern_config *cfg, struct cpu_layout *l) {
+    const struct kern_model_desc *m = &cfg->model;
     const struct cpu_dims *d = &l->d;
-    uint64_t at = 0;
+    struct placing w = {.cfg = cfg, .l = l};
     for (uint32_t i = 0; i < kern_total_layers(m); i++) {
         struct cpu_layer *x = &l->layer[i];
-        x->in_norm = vec(&at, d->e);
-        x->post_norm = vec(&at, d->e);
+        w.layer = i;
+        x->in_norm = vec(&w.at, d->e);
+        x->post_norm = vec(&w.at, d->e);
         for (int s = 0; m->layer[i].resid == KERN_RESID_MHC && s < 2; s++) {
-            x->hc_fn[s] = take(&at, (uint64_t)d->hc_rows * d->hc * d->e * 2);
-            x->hc_base[s] = vec(&at, d->hc_rows);
-            x->hc_scale[s] = vec(&at, 3);
+            const struct kern_store fn = cpu_store(cfg, s ? KERN_HC_FFN_FN : KERN_HC_ATTN_FN, i);
+            x->hc_fn[s] = take_here(&w, (uint64_t)d->hc_rows * d->hc * d->e * cpu_plain_size(&fn));
+            x->hc_base[s] = vec(&w.at, d->hc_rows);
+            x->hc_scale[s] = vec(&w.at, 3);
         }
         if (i >= m->n_layers) {
-            x->enorm = vec(&at, d->e);
-            x->hnorm = vec(&at, d->e);
-            x->draft_norm = vec(&at, d->e);
-            x->eh = mat(&at, m->hidden, 2ull * d->e, m->hidden, 2ull * m->hidden);
+            x->enorm = vec(&w.at, d->e);
+            x->hnorm = vec(&w.at, d->e);
+            x->draft_norm = vec(&w.at, d->e);
+            x->eh = one(&w, m->hidden, 2ull * d->e, 2ull * m->hidden * m->hidden, KERN_DRAFT_EH, 0, m->hidden);
         }
-        layout_mix(m, d, x, i, &at);
-        layout_mlp(m, d, x, i, &at);
+        if (m->layer[i].mix == KERN_MIX_KDA)
+            layout_kda(&w, x);
+        else
+            layout_mla(&w, x);
+        layout_mlp(&w, x);
     }
-    l->final_norm = vec(&at, d->e);
-    l->head = mat(&at, m->vocab_rows, m->hidden, m->vocab_rows, m->hidden);
-    l->embed = take(&at, (uint64_t)m->vocab_rows * d->e * 2);
-    l->weight_bytes = at;
+    w.layer = 0;
+    l->final_norm = vec(&w.at, d->e);
+    l->head = one(&w, m->vocab_rows, m->hidden, (uint64_t)m->vocab_rows * m->hidden, KERN_HEAD, 0, 0);
+    layout_embed(&w);
+    l->weight_bytes = w.at;
 }
 
 /* A slot: what counts as its content first (per KDA layer the state and the convolution window, per indexed
@@ -229,10 +453,11 @@ static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_d
     return pad16(n);
 }
 
-int cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_layout *l) {
+void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg *segs, struct cpu_layout *l) {
     memset(l, 0, sizeof(*l));
+    l->seg = segs;
     layout_dims(cfg, &l->d);
-    layout_weights(&cfg->model, l);
+    layout_weights(cfg, l);
     layout_state(cfg, l);
     uint64_t at = 0, most = 0;
     for (int i = 0; i < KERN_LANES; i++) {
@@ -241,8 +466,8 @@ int cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_layou
         most = max64(most, cfg->max_rows[i]);
     }
     l->thread_group = scratch_floats(cfg, &l->d) * sizeof(float);
-    l->thread_bytes = (l->thread_group + cpu_expert_group_words(cfg, (uint32_t)most) * 4 + 127) & ~127ull;
+    l->thread_room = (l->thread_group + cpu_expert_group_words(cfg, (uint32_t)most) * 4 + 127) & ~127ull;
+    l->thread_bytes = l->thread_room + (l->n_segs ? CPU_PACKED_ROOM * sizeof(float) : 0);
     l->thread_at = (at + 127) & ~127ull;
     l->work_bytes = l->thread_at + threads * l->thread_bytes;
-    return 0;
 }

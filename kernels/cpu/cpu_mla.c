@@ -288,8 +288,7 @@ static void head_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t per_h
     uint32_t panels = per_head / 16;
     for (uint32_t p = share_lo(r, m->panels), hi = share_hi(r, m->panels); rows && p < hi;) {
         uint32_t head = p / panels, end = (head + 1) * panels < hi ? (head + 1) * panels : hi;
-        r->ops->prod(cpu_words(r, m->off), m->k, p, end, x + (size_t)head * x_head, ldx, NULL, rows,
-                     out + (size_t)p * 16, ldo);
+        cpu_prod(r, m, p, end, x + (size_t)head * x_head, ldx, NULL, rows, out + (size_t)p * 16, ldo);
         p = end;
     }
 }

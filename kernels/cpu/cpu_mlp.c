@@ -21,7 +21,7 @@ static void gate_up(struct cpu_run *r, const struct cpu_mat *m, const float *x, 
     if (lo == hi || !rows)
         return;
     float *gu = r->lane->wide + 32 * (size_t)lo;
-    r->ops->prod(cpu_words(r, m->off), m->k, 2 * lo, 2 * hi, x, d->e, NULL, rows, gu, wide);
+    cpu_prod(r, m, 2 * lo, 2 * hi, x, d->e, NULL, rows, gu, wide);
     for (uint32_t i = 0; i < rows; i++)
         r->ops->swiglu(r->lane->act + i * ld + 16 * (size_t)lo, gu + i * wide, 16 * (hi - lo),
                        r->c->k->cfg.model.swiglu_limit);
@@ -55,12 +55,13 @@ struct groups {
 static void router(struct cpu_run *r, const struct cpu_layer *l, uint32_t rows) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
+    const struct kern_store s = cpu_store(&r->c->k->cfg, KERN_ROUTER, (uint32_t)(l - r->c->l.layer));
     uint32_t groups = (m->n_experts + 3) / 4;
     uint64_t lo = (uint64_t)rows * groups * r->me / r->n, hi = (uint64_t)rows * groups * (r->me + 1) / r->n;
     for (uint64_t u = lo; u < hi; u++) {
         uint64_t row = u / groups, g = u % groups;
         uint32_t i1 = (uint32_t)g * 4 + 4;
-        r->ops->dots(cpu_words(r, l->router), d->e, (uint32_t)g * 4, i1 < m->n_experts ? i1 : m->n_experts,
+        r->ops->dots(cpu_words(r, l->router), s.format, d->e, (uint32_t)g * 4, i1 < m->n_experts ? i1 : m->n_experts,
                      r->lane->u + row * d->e, r->lane->router + row * m->n_experts);
     }
 }
@@ -125,6 +126,7 @@ static void choose_rows(struct cpu_run *r, const struct cpu_layer *l, uint32_t r
 static struct cpu_mat expert(const struct cpu_layer *l, const struct cpu_mat *first, uint32_t e) {
     struct cpu_mat m = *first;
     m.off += e * l->exp_stride;
+    m.first_seg += 3 * e;
     return m;
 }
 
@@ -147,20 +149,20 @@ static void expert_gate_up(struct cpu_run *r, const struct cpu_layer *l, const s
             continue;
         struct cpu_mat w = expert(l, &l->exp_gate_up, FAULT(cpu_wrong_expert) && e > 0 ? e - 1 : e);
         float *x = r->lane->expert_act + first * ld;
-        r->ops->prod(cpu_words(r, w.off), w.k, 2 * a, 2 * b, r->lane->u, d->e, g->row + first, n,
-                     x + 32 * (size_t)a, ld);
+        cpu_prod(r, &w, 2 * a, 2 * b, r->lane->u, d->e, g->row + first, n, x + 32 * (size_t)a, ld);
         for (uint32_t i = 0; i < n; i++)
             r->ops->swiglu(x + i * ld + 2 * (size_t)d->expert + 16 * (size_t)a, x + i * ld + 32 * (size_t)a,
                            16 * (b - a), m->swiglu_limit);
     }
     if (r->me == 0)
         r->count->experts += touched;
-    for (uint32_t e = 0; e < m->n_experts; e++) {
-        count_mat(r, &l->exp_gate_up, g->start[e + 1] - g->start[e]);
-        count_mat(r, &l->exp_down, g->start[e + 1] - g->start[e]);
+    for (uint32_t e = 0; r->me == 0 && e < m->n_experts; e++) {
+        const struct cpu_mat gu = expert(l, &l->exp_gate_up, e), down = expert(l, &l->exp_down, e);
+        count_mat(r, &gu, g->start[e + 1] - g->start[e]);
+        count_mat(r, &down, g->start[e + 1] - g->start[e]);
+        if (g->start[e + 1] > g->start[e])
+            r->count->expert_bytes += cpu_mat_bytes(&r->c->l, &gu) + cpu_mat_bytes(&r->c->l, &down);
     }
-    if (r->me == 0)
-        r->count->expert_bytes += touched * (mat_bytes(&l->exp_gate_up) + mat_bytes(&l->exp_down));
 }
 
 /* Down and sum over some output panels: experts ascending, then the shared one. */
@@ -177,9 +179,8 @@ static void expert_down(struct cpu_run *r, const struct cpu_layer *l, const stru
         struct cpu_mat w = expert(l, &l->exp_down, e);
         for (uint32_t i0 = g->start[e]; i0 < g->start[e + 1]; i0 += CPU_ROW_BLOCK) {
             uint32_t n = g->start[e + 1] - i0 < CPU_ROW_BLOCK ? g->start[e + 1] - i0 : CPU_ROW_BLOCK;
-            r->ops->prod(cpu_words(r, w.off), w.k, p0, p1,
-                         r->lane->expert_act + i0 * ld + 2 * (size_t)d->expert, ld, NULL, n, r->scratch,
-                         width);
+            cpu_prod(r, &w, p0, p1, r->lane->expert_act + i0 * ld + 2 * (size_t)d->expert, ld, NULL, n, r->scratch,
+                     width);
             for (uint32_t i = 0; i < n; i++)
                 r->ops->axpy(y + (uint64_t)g->row[i0 + i] * d->e, g->weight[i0 + i],
                              r->scratch + (size_t)i * width, width);
@@ -188,8 +189,7 @@ static void expert_down(struct cpu_run *r, const struct cpu_layer *l, const stru
     for (uint32_t i0 = 0; m->n_shared && i0 < rows; i0 += CPU_ROW_BLOCK) {
         uint32_t n = rows - i0 < CPU_ROW_BLOCK ? rows - i0 : CPU_ROW_BLOCK;
         size_t act = act_width(d);
-        r->ops->prod(cpu_words(r, l->down.off), l->down.k, p0, p1, r->lane->act + i0 * act, act, NULL, n,
-                     r->scratch, width);
+        cpu_prod(r, &l->down, p0, p1, r->lane->act + i0 * act, act, NULL, n, r->scratch, width);
         for (uint32_t i = 0; i < n; i++)
             r->ops->axpy(y + (uint64_t)(i0 + i) * d->e, 1.0f, r->scratch + (size_t)i * width, width);
     }
@@ -200,10 +200,11 @@ void cpu_stage_moe(struct cpu_run *r, uint32_t layer) {
     const struct cpu_dims *d = &r->c->l.d;
     const struct cpu_layer *l = &r->c->l.layer[layer];
     uint32_t rows = rows_of(r, layer)->n;
+    const struct kern_store store = cpu_store(&r->c->k->cfg, KERN_ROUTER, layer);
     struct groups g;
     router(r, l, rows);
     if (rows)
-        count_bytes(r, (uint64_t)m->n_experts * d->e * 2 + pad16(m->n_experts) * 4);
+        count_bytes(r, (uint64_t)m->n_experts * d->e * cpu_plain_size(&store) + pad16(m->n_experts) * 4);
     if (r->me == 0)
         r->count->flops += 2ull * m->n_experts * m->hidden * rows;
     if (m->n_shared) {

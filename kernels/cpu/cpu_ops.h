@@ -13,12 +13,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format.h"
+
 enum {
     CPU_KB = 256,       /* inputs in one accumulation chain */
     CPU_ROW_BLOCK = 64, /* rows of one sequence a KDA head works on at a time */
     CPU_KEY_TILE = 32,  /* latent rows of one softmax step */
     CPU_HEAD_BLOCK = 4, /* query heads that share a gathered key */
     CPU_MAX_CONV = 16,
+    /* Floats of scratch of a product with stored weights: unpacked tiles, blocks that begin before them, sums. */
+    CPU_PACKED_TILE = 8192,
+    CPU_PACKED_BLOCK = 12288,
+    CPU_PACKED_SUMS = 4096,
+    CPU_PACKED_ROOM = CPU_PACKED_TILE + CPU_PACKED_BLOCK + CPU_PACKED_SUMS,
+};
+
+/* A stored matrix as it lies in memory, offsets from the weights. Panels of 16 outputs: of each unit of a row (a byte
+ * of blocks, a code, a number) those of 16 rows side by side, scales of single rows alike; grids of scales that serve
+ * several rows stay as on disk. Transposed: rows as on disk, and the product is with the transpose. */
+struct cpu_packed {
+    struct kern_store s;
+    uint8_t transposed, has_global;
+    uint16_t scale_unit;
+    uint64_t codes, scale, global;
+    uint32_t rows, cols;           /* as stored */
+    uint32_t row_bytes;            /* of codes */
+    uint32_t scale_cols;           /* scales along a row */
+    uint32_t k;                    /* inputs with paddings */
+    uint32_t cblock, cblock_pad;   /* inputs come in blocks (heads) of so many, padded to so many */
+    uint32_t rblock, rblock_pad;   /* outputs alike */
+    uint32_t rstride, roff;        /* output n is row n / rblock_pad * rstride + roff + n % rblock_pad */
 };
 
 /* A KDA head of one sequence, rows in order. Strides in floats. All slices point at the head's own channels.
@@ -34,7 +58,11 @@ struct cpu_kda_head {
     const float *conv; /* [3][taps][...]: q, k, v taps of this head; conv_part and conv_tap strides */
     size_t conv_part, conv_tap;
     const float *dt_bias, *o_norm; /* [dimp] */
-    const uint32_t *fb, *gb;       /* panels [dimp/16][dim][8] */
+    const uint32_t *fb, *gb;       /* panels [dimp/16][dim][8]; NULL: stored otherwise */
+    const struct cpu_packed *fb_stored, *gb_stored;
+    const uint8_t *weights; /* of these two */
+    uint32_t panel;         /* the head's first */
+    float *room;            /* CPU_PACKED_ROOM floats */
     float *fb_out, *gb_out;        /* [n_rows][dimp]: their products with fa and ga; NULL: not made yet */
 
     const float *z; /* first row's projections */
@@ -88,8 +116,13 @@ struct cpu_ops {
      * taken through idx when it is given. Columns are written at out + 16 * (p - p0). */
     void (*prod)(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,
                  const uint32_t *idx, uint32_t rows, float *out, size_t ldo);
-    /* out[i] = row i of w (BF16 in 16-groups, k a multiple of 16) times x, rows i0 .. i1-1 */
-    void (*dots)(const uint32_t *w, uint32_t k, uint32_t i0, uint32_t i1, const float *x, float *out);
+    /* The same with weights of another format, bit for bit what prod gives on their numbers. Panel p is written at
+     * out + 16 * step * (p - p0); room: CPU_PACKED_ROOM floats. */
+    void (*packed)(const struct cpu_packed *m, const uint8_t *weights, uint32_t p0, uint32_t p1, const float *x,
+                   size_t ldx, const uint32_t *idx, uint32_t rows, float *out, size_t ldo, uint32_t step, float *room);
+    /* out[i] = row i of w times x, rows i0 .. i1-1; k a multiple of 16. BF16 rows lie in 16-groups in pair order, F16
+     * and F32 in natural order. */
+    void (*dots)(const void *w, uint32_t format, uint32_t k, uint32_t i0, uint32_t i1, const float *x, float *out);
     float (*sumsq)(const float *x, uint32_t n);
     void (*axpy)(float *y, float a, const float *x, uint32_t n); /* y += a x */
     void (*rms)(float *out, const float *x, const float *w, uint32_t n, uint32_t n_real, float eps);

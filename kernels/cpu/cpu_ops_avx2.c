@@ -78,6 +78,41 @@ static inline v16 v_ld8(const uint8_t *p) {
                                 _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7));
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }
+/* 16 bytes moved right by `shift` and masked, as numbers. */
+static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p), m = _mm_set1_epi8((char)mask);
+    b = _mm_and_si128(_mm_srl_epi16(b, _mm_cvtsi32_si128(shift)), m);
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(b, b)))};
+}
+/* 16 signed bytes as numbers. */
+static inline v16 v_lds(const uint8_t *p) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b)))};
+}
+/* What a table says of four bits of each of 16 bytes. */
+static inline __m256 lut8(__m256i i, const float *table) {
+    __m256 lo = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i);
+    __m256 hi = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
+    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+}
+static inline v16 v_lut(const uint8_t *p, int shift, const float *table) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    b = _mm_and_si128(_mm_srl_epi16(b, _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15));
+    return (v16){lut8(_mm256_cvtepu8_epi32(b), table),
+                 lut8(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(b, b)), table)};
+}
+/* 16 F16 numbers: in natural order, or as 16 low bytes and 16 high ones. */
+static inline v16 v_ldf16(const uint8_t *p) {
+    return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 16)))};
+}
+static inline v16 v_ldf16b(const uint8_t *p) {
+    __m128i lo = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i hi = _mm_loadu_si128((const __m128i *)(const void *)(p + 16));
+    return (v16){_mm256_cvtph_ps(_mm_unpacklo_epi8(lo, hi)), _mm256_cvtph_ps(_mm_unpackhi_epi8(lo, hi))};
+}
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {
     __m256 s = _mm256_add_ps(x.a, x.b);

@@ -73,6 +73,30 @@ static inline v16 v_ld8(const uint8_t *p) {
         _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x80)), 8),
                         _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7)));
 }
+/* 16 bytes moved right by `shift` and masked, as numbers. */
+static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
+    __m512i w = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm512_cvtepi32_ps(
+        _mm512_and_si512(_mm512_srl_epi32(w, _mm_cvtsi32_si128(shift)), _mm512_set1_epi32(mask)));
+}
+/* 16 signed bytes as numbers. */
+static inline v16 v_lds(const uint8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+/* What a table says of four bits of each of 16 bytes. */
+static inline v16 v_lut(const uint8_t *p, int shift, const float *table) {
+    __m512i w = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm512_permutexvar_ps(_mm512_srl_epi32(w, _mm_cvtsi32_si128(shift)), _mm512_loadu_ps(table));
+}
+/* 16 F16 numbers: in natural order, or as 16 low bytes and 16 high ones. */
+static inline v16 v_ldf16(const uint8_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+static inline v16 v_ldf16b(const uint8_t *p) {
+    __m128i lo = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i hi = _mm_loadu_si128((const __m128i *)(const void *)(p + 16));
+    return _mm512_cvtph_ps(_mm256_set_m128i(_mm_unpackhi_epi8(lo, hi), _mm_unpacklo_epi8(lo, hi)));
+}
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {
     __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

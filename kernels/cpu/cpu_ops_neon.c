@@ -4,6 +4,8 @@
 #include <arm_neon.h>
 #include <stdint.h>
 
+#include "host_unpack.h"
+
 typedef struct {
     float32x4_t q[4];
 } v16;
@@ -86,6 +88,31 @@ static inline v16 v_ld8(const uint8_t *p) {
     ld8_half(p, &x.q[0], &x.q[1]);
     ld8_half(p + 8, &x.q[2], &x.q[3]);
     return x;
+}
+/* 16 numbers made one by one. */
+#define V16_ONE_BY_ONE(expr)                                                                                 \
+    float ret_[16];                                                                                          \
+    for (int i = 0; i < 16; i++)                                                                             \
+        ret_[i] = (expr);                                                                                    \
+    return v_ld(ret_)
+/* 16 bytes moved right by `shift` and masked, as numbers. */
+static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
+    V16_ONE_BY_ONE((float)(p[i] >> shift & mask));
+}
+/* 16 signed bytes as numbers. */
+static inline v16 v_lds(const uint8_t *p) {
+    V16_ONE_BY_ONE((float)(int8_t)p[i]);
+}
+/* What a table says of four bits of each of 16 bytes. */
+static inline v16 v_lut(const uint8_t *p, int shift, const float *table) {
+    V16_ONE_BY_ONE(table[p[i] >> shift & 15]);
+}
+/* 16 F16 numbers: in natural order, or as 16 low bytes and 16 high ones. */
+static inline v16 v_ldf16(const uint8_t *p) {
+    V16_ONE_BY_ONE(host_f16_f32(host_le16(p + 2 * i)));
+}
+static inline v16 v_ldf16b(const uint8_t *p) {
+    V16_ONE_BY_ONE(host_f16_f32((uint16_t)(p[i] | p[i + 16] << 8)));
 }
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "host.h"
+#include "host_unpack.h"
 
 typedef struct {
     float f[16];
@@ -83,6 +83,25 @@ static inline v16 v_ldh(const uint16_t *p) {
 /* A 256th of 16 E4M3 numbers. */
 static inline v16 v_ld8(const uint8_t *p) {
     V16_EACH(host_e4m3_f32(p[i]) * 0x1p-8f);
+}
+/* 16 bytes moved right by `shift` and masked, as numbers. */
+static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
+    V16_EACH((float)(p[i] >> shift & mask));
+}
+/* 16 signed bytes as numbers. */
+static inline v16 v_lds(const uint8_t *p) {
+    V16_EACH((float)(int8_t)p[i]);
+}
+/* What a table says of four bits of each of 16 bytes. */
+static inline v16 v_lut(const uint8_t *p, int shift, const float *table) {
+    V16_EACH(table[p[i] >> shift & 15]);
+}
+/* 16 F16 numbers: in natural order, or as 16 low bytes and 16 high ones. */
+static inline v16 v_ldf16(const uint8_t *p) {
+    V16_EACH(host_f16_f32(host_le16(p + 2 * i)));
+}
+static inline v16 v_ldf16b(const uint8_t *p) {
+    V16_EACH(host_f16_f32((uint16_t)(p[i] | p[i + 16] << 8)));
 }
 /* Lanes added in the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1). */
 static inline float v_sum(v16 x) {

@@ -12,13 +12,16 @@
 enum place_kind {
     PLACE_PANEL, /* 16 outputs interleaved, BF16 */
     PLACE_ROWS,  /* rows as rows, 16-groups in pair order, BF16 */
-    PLACE_PLAIN, /* rows as rows, natural order, BF16 */
+    PLACE_PLAIN, /* rows as rows, natural order */
     PLACE_FLOAT, /* float, row * row_step + col * col_step */
     PLACE_KVB,   /* PLACE_PANEL twice: key rows transposed, value rows as they are */
 };
 
 struct place {
     enum place_kind kind;
+    const struct cpu_mat *mat; /* panels: the matrix; which of its segments: */
+    uint32_t skip_segs;
+    uint32_t size; /* PLACE_PLAIN: bytes of a number */
     uint64_t off;
     uint32_t k;                     /* panel inputs, or padded row length */
     uint32_t n0;                    /* first output in a shared matrix */
@@ -33,6 +36,7 @@ struct place {
 static struct place in_panels(const struct cpu_mat *m, uint32_t n0, uint32_t block, uint32_t cblock) {
     uint32_t whole = 1u << 30;
     return (struct place){.kind = PLACE_PANEL,
+                          .mat = m,
                           .off = m->off,
                           .k = m->k,
                           .n0 = n0,
@@ -62,7 +66,15 @@ static struct place floats(uint64_t off, uint64_t row_step, uint64_t col_step, u
 
 static struct place rows(uint64_t off, enum place_kind kind, uint32_t k, uint32_t cblock) {
     return (struct place){
-        .kind = kind, .off = off, .k = k, .cblock = cblock, .cblock_pad = (uint32_t)pad16(cblock)};
+        .kind = kind, .size = 2, .off = off, .k = k, .cblock = cblock, .cblock_pad = (uint32_t)pad16(cblock)};
+}
+
+/* Rows for dot products. */
+static struct place dot_rows(const struct cpu *c, const struct kern_tensor_id *id, uint64_t off, uint32_t k) {
+    const struct kern_store s = kern_matrix_store(&c->k->cfg, id);
+    struct place p = rows(off, s.format == KERN_BF16 ? PLACE_ROWS : PLACE_PLAIN, k, c->k->cfg.model.hidden);
+    p.size = (uint32_t)cpu_plain_size(&s);
+    return p;
 }
 
 static struct place place_kda(const struct cpu *c, const struct cpu_layer *l, uint32_t part) {
@@ -163,7 +175,7 @@ static struct place place_mlp(const struct cpu *c, const struct cpu_layer *l,
     case KERN_SH_DOWN:
         return in_panels(&l->down, 0, 0, 0);
     case KERN_ROUTER:
-        return rows(l->router, PLACE_ROWS, d->e, c->k->cfg.model.hidden);
+        return dot_rows(c, id, l->router, d->e);
     case KERN_ROUTER_BIAS:
         return floats(l->router_bias, 1, 0, 0);
     case KERN_EXP_GATE:
@@ -177,6 +189,7 @@ static struct place place_mlp(const struct cpu *c, const struct cpu_layer *l,
         break; /* KERN_EXP_DOWN */
     }
     p.off += id->expert * l->exp_stride;
+    p.skip_segs = 3 * id->expert;
     return p;
 }
 
@@ -203,13 +216,13 @@ static struct place place_of(const struct cpu *c, const struct kern_tensor_id *i
     case KERN_POST_NORM:
         return floats(l->post_norm, 1, 0, 0);
     case KERN_HC_ATTN_FN:
-        return rows(l->hc_fn[0], PLACE_ROWS, d->hc * d->e, m->hidden);
+        return dot_rows(c, id, l->hc_fn[0], d->hc * d->e);
     case KERN_HC_ATTN_BASE:
         return floats(l->hc_base[0], 1, 0, 0);
     case KERN_HC_ATTN_SCALE:
         return floats(l->hc_scale[0], 1, 0, 0);
     case KERN_HC_FFN_FN:
-        return rows(l->hc_fn[1], PLACE_ROWS, d->hc * d->e, m->hidden);
+        return dot_rows(c, id, l->hc_fn[1], d->hc * d->e);
     case KERN_HC_FFN_BASE:
         return floats(l->hc_base[1], 1, 0, 0);
     case KERN_HC_FFN_SCALE:
@@ -255,7 +268,7 @@ static uint64_t element_at(const struct cpu *c, const struct place *p, uint64_t 
     default:
         k = col / p->cblock * p->cblock_pad + col % p->cblock;
         if (p->kind == PLACE_PLAIN)
-            return p->off + (r * p->k + k) * 2;
+            return p->off + (r * p->k + k) * p->size;
         return p->off + r * p->k * 2 + k / 16 * 32 + k % 8 * 4 + (k % 16 >= 8 ? 2 : 0);
     }
 }
@@ -279,7 +292,7 @@ static struct run run_from(const struct cpu *c, const struct place *p, uint64_t 
     }
     uint64_t block = p->cblock - col % p->cblock;
     return (struct run){.n = left < block ? left : block,
-                        .step = p->kind == PLACE_PLAIN ? 2 : 32,
+                        .step = p->kind == PLACE_PLAIN ? p->size : 32,
                         .groups = p->kind == PLACE_ROWS};
 }
 
@@ -301,6 +314,28 @@ static void put_run(uint8_t *base, uint64_t at, const struct run *run, uint64_t 
     }
 }
 
+/* What is not kept as plain numbers: segments of matrices, and an embedding as it lies on disk. */
+static bool pack_stored(struct cpu *c, const struct place *p, const struct kern_tensor_id *id, uint64_t offset,
+                        const void *bytes, uint64_t n) {
+    const struct cpu_layout *l = &c->l;
+    const struct kern_store s = kern_matrix_store(&c->k->cfg, id);
+    if (id->part == KERN_EMBED && s.format != KERN_BF16) {
+        const uint64_t at[] = {l->embed, l->embed_scale, l->embed_global};
+        memcpy((uint8_t *)c->k->mem[KERN_MEM_WEIGHTS].base + at[id->piece] + offset, bytes, n);
+        return true;
+    }
+    if (!p->mat || !p->mat->n_segs)
+        return false;
+    struct cpu_mat m = *p->mat;
+    m.first_seg += p->skip_segs;
+    if (id->part == KERN_MLA_KVB)
+        cpu_pack_seg(c, cpu_seg_of(l, &l->layer[id->layer].uv, id->part), cpu_seg_of(l, &m, id->part), id->piece,
+                     offset, bytes, n);
+    else
+        cpu_pack_seg(c, cpu_seg_of(l, &m, id->part), NULL, id->piece, offset, bytes, n);
+    return true;
+}
+
 int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
              const void *bytes, uint64_t n) {
     struct cpu *c = k->impl;
@@ -308,8 +343,9 @@ int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
     const uint8_t *src = bytes;
     uint8_t *base = k->mem[KERN_MEM_WEIGHTS].base;
     uint64_t size = t->store.format == KERN_F32 ? 4 : 2;
-    uint64_t up =
-        (p.kind == PLACE_FLOAT ? 4 : 2) - size; /* BF16 kept as float: its bytes are the upper ones */
+    uint64_t up = p.kind == PLACE_FLOAT ? 4 - size : 0; /* BF16 kept as float: its bytes are the upper ones */
+    if (pack_stored(c, &p, id, offset, bytes, n))
+        return 0;
     while (n) {
         uint64_t r = offset / size / t->cols, col = offset / size % t->cols, b = offset % size;
         uint64_t at = element_at(c, &p, r, col) + up, done;
@@ -364,10 +400,19 @@ static void clear_mat(struct cpu *c, const struct cpu_mat *m, bool all) {
     uint64_t panel = (uint64_t)m->k * 32;
     if (!m->panels || FAULT(cpu_stale_panel_tail))
         return;
+    for (uint32_t i = 0; i < m->n_segs; i++)
+        cpu_clear_seg(c, &c->l.seg[m->first_seg + i]);
+    if (m->n_segs)
+        return;
     if (all)
-        clear(c, m->off, mat_bytes(m));
+        clear(c, m->off, m->bytes);
     else
         clear(c, m->off + (m->panels - 1) * panel, panel);
+}
+
+static void clear_rows(struct cpu *c, uint32_t part, uint32_t layer, uint64_t off, uint64_t numbers) {
+    const struct kern_store s = cpu_store(&c->k->cfg, part, layer);
+    clear(c, off, numbers * cpu_plain_size(&s));
 }
 
 /* Matrices without inner paddings only need their last panel cleared (two where gate and up alternate); the
@@ -380,7 +425,7 @@ static void clear_layer(struct cpu *c, const struct cpu_layer *l, uint32_t i) {
     clear(c, l->post_norm, d->e * 4ull);
     for (int s = 0; m->layer[i].resid == KERN_RESID_MHC && s < 2; s++) {
         if (d->e != m->hidden)
-            clear(c, l->hc_fn[s], (uint64_t)d->hc_rows * d->hc * d->e * 2);
+            clear_rows(c, s ? KERN_HC_FFN_FN : KERN_HC_ATTN_FN, i, l->hc_fn[s], (uint64_t)d->hc_rows * d->hc * d->e);
         clear(c, l->hc_base[s], pad16(d->hc_rows) * 4);
         clear(c, l->hc_scale[s], 64);
     }
@@ -423,12 +468,14 @@ static void clear_mlp(struct cpu *c, const struct cpu_layer *l, uint32_t i) {
     if (!moe)
         return;
     if (d->e != m->hidden)
-        clear(c, l->router, (uint64_t)m->n_experts * d->e * 2);
+        clear_rows(c, KERN_ROUTER, i, l->router, (uint64_t)m->n_experts * d->e);
     clear(c, l->router_bias, pad16(m->n_experts) * 4);
     for (uint32_t x = 0; x < m->n_experts; x++) {
         struct cpu_mat gu = l->exp_gate_up, down = l->exp_down;
         gu.off += x * l->exp_stride;
         down.off += x * l->exp_stride;
+        gu.first_seg += 3 * x;
+        down.first_seg += 3 * x;
         clear_mat(c, &gu, d->expert != m->expert_width);
         clear_mat(c, &down, false);
     }
@@ -441,7 +488,7 @@ void cpu_clear_paddings(struct cpu *c) {
         clear_mlp(c, &c->l.layer[i], i);
     }
     clear(c, c->l.final_norm, c->l.d.e * 4ull);
-    if (c->l.d.e != m->hidden)
+    if (c->l.d.e != m->hidden && cpu_store(&c->k->cfg, KERN_EMBED, 0).format == KERN_BF16)
         clear(c, c->l.embed, (uint64_t)m->vocab_rows * c->l.d.e * 2);
     clear_mat(c, &c->l.head, false);
 }

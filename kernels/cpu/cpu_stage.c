@@ -14,12 +14,6 @@ static uint32_t safe_token(const struct cpu_run *r, uint32_t token) {
     return token < r->c->k->cfg.model.vocab_rows ? token : 0;
 }
 
-static const uint16_t *embed_row(const struct cpu_run *r, uint32_t token) {
-    const struct cpu_dims *d = &r->c->l.d;
-    return (const uint16_t *)(const void *)(r->c->weights + r->c->l.embed) +
-           (uint64_t)safe_token(r, token) * d->e;
-}
-
 /* Bytes of distinct embedding rows: a bit per id in this member's scratch. */
 static void count_embed(struct cpu_run *r, const struct cpu_rows *rows, bool next) {
     if (r->me)
@@ -33,7 +27,7 @@ static void count_embed(struct cpu_run *r, const struct cpu_rows *rows, bool nex
             continue;
         uint32_t t = safe_token(r, host_token(r->c->k, s, next ? row->next : row->token));
         if (!(seen[t / 8] >> t % 8 & 1))
-            r->count->weight_bytes += r->c->l.d.e * 2ull;
+            r->count->weight_bytes += cpu_embed_bytes(&r->c->l, &r->c->k->cfg);
         seen[t / 8] |= (uint8_t)(1u << t % 8);
     }
 }
@@ -50,7 +44,7 @@ void cpu_stage_embed(struct cpu_run *r) {
             memcpy(s, plan_embeds(r->plan) + (uint64_t)row->embed * hidden, hidden * sizeof(float));
         } else {
             uint32_t t = host_token(r->c->k, &plan_seqs(r->plan)[row->seq], row->token);
-            r->ops->widen(s, embed_row(r, t), d->e);
+            cpu_embed_row(r, safe_token(r, t), s);
         }
         for (uint32_t j = 1; j < d->hc; j++)
             memcpy(s + (uint64_t)j * d->e, s, d->e * sizeof(float));
@@ -72,10 +66,15 @@ static float *coef_row(const struct cpu_run *r, uint32_t row) {
     return r->lane->hc_coef + row * (d->hc + (uint64_t)d->hc * d->hc);
 }
 
+static struct kern_store site_store(const struct cpu_run *r, uint32_t layer, uint32_t site) {
+    return cpu_store(&r->c->k->cfg, site == KERN_SITE_ATTN ? KERN_HC_ATTN_FN : KERN_HC_FFN_FN, layer);
+}
+
 /* The raw products of the streams with the site's matrix, and the streams' sum of squares. */
 static void site_products(struct cpu_run *r, const struct cpu_layer *l, uint32_t site, uint32_t rows) {
     const struct cpu_dims *d = &r->c->l.d;
     uint32_t groups = (d->hc_rows + MIX_GROUP - 1) / MIX_GROUP + 1, width = d->hc * d->e;
+    const struct kern_store fn = site_store(r, (uint32_t)(l - r->c->l.layer), site);
     for (uint32_t u = share_lo(r, rows * groups), hi = share_hi(r, rows * groups); u < hi; u++) {
         uint32_t row = u / groups, g = u % groups;
         const float *s = r->lane->streams + (uint64_t)row * width;
@@ -85,8 +84,8 @@ static void site_products(struct cpu_run *r, const struct cpu_layer *l, uint32_t
             continue;
         }
         uint32_t i1 = (g + 1) * MIX_GROUP;
-        r->ops->dots(cpu_words(r, l->hc_fn[site]), width, g * MIX_GROUP, i1 < d->hc_rows ? i1 : d->hc_rows, s,
-                     mix);
+        r->ops->dots(cpu_words(r, l->hc_fn[site]), fn.format, width, g * MIX_GROUP,
+                     i1 < d->hc_rows ? i1 : d->hc_rows, s, mix);
     }
 }
 
@@ -114,8 +113,10 @@ void cpu_stage_site_in(struct cpu_run *r, uint32_t layer, uint32_t site) {
     const float *norm = cpu_vec(r, site == KERN_SITE_ATTN ? l->in_norm : l->post_norm);
     if (m->layer[layer].resid == KERN_RESID_MHC) {
         site_products(r, l, site, rows);
+        const struct kern_store fn = site_store(r, layer, site);
         if (rows)
-            count_bytes(r, (uint64_t)d->hc_rows * d->hc * d->e * 2 + (pad16(d->hc_rows) + 16 + d->e) * 4);
+            count_bytes(r, (uint64_t)d->hc_rows * d->hc * d->e * cpu_plain_size(&fn) +
+                               (pad16(d->hc_rows) + 16 + d->e) * 4);
         if (r->me == 0)
             r->count->flops += 2ull * d->hc_rows * d->hc * m->hidden * rows;
         run_barrier(r);
@@ -177,7 +178,7 @@ void cpu_stage_draft_in(struct cpu_run *r, uint32_t layer) {
     for (uint32_t i = share_lo(r, rows->n), hi = share_hi(r, rows->n); i < hi; i++) {
         const struct kern_row *row = &plan_rows(r->plan)[rows->row[i]];
         float *x = r->lane->eh_in + (uint64_t)i * 2 * d->e;
-        r->ops->widen(x, embed_row(r, host_token(r->c->k, &plan_seqs(r->plan)[row->seq], row->next)), d->e);
+        cpu_embed_row(r, safe_token(r, host_token(r->c->k, &plan_seqs(r->plan)[row->seq], row->next)), x);
         r->ops->rms(x, x, cpu_vec(r, l->enorm), d->e, m->hidden, m->rms_eps);
         r->ops->rms(x + d->e, r->lane->hidden + (uint64_t)rows->row[i] * d->e, cpu_vec(r, l->hnorm), d->e,
                     m->hidden, m->rms_eps);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The oracle with weights stored in each format, against the formulas on the numbers they stand for. */
 #include <check.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,12 +80,68 @@ START_TEST(odd_shapes) {
 }
 END_TEST
 
+static void pack_zeros(struct kern *k, const struct kern_tensor_id *id, const struct kern_part_info *info) {
+    const struct kern_tensor t = {.store = info->matrix ? kern_matrix_store(&k->cfg, id) : kern_store_plain(KERN_F16),
+                                  .rows = info->rows,
+                                  .cols = info->cols};
+    struct kern_piece_info p;
+    ck_assert_int_eq(kern_store_piece(&t.store, info->rows, info->cols, (enum kern_piece)id->piece, &p), 0);
+    if (!p.rows)
+        return;
+    void *zeros = calloc(p.rows, p.row_bytes);
+    ck_assert_ptr_nonnull(zeros);
+    ck_assert_msg(kern_pack(k, id, &t, 0, zeros, p.rows * p.row_bytes) == 0, "%s", kern_last_error(k));
+    free(zeros);
+}
+
+/* A matrix is there when all of its pieces are, and the refusal says which is not. */
+START_TEST(every_piece_is_awaited) {
+    static const char *const backends[] = {"ref", "cpu"};
+    const struct kern_store s = kern_store_plain(KERN_NVFP4);
+    const struct kern_tensor_id late = {.part = KERN_MLP_UP, .piece = KERN_PIECE_SCALE};
+    struct kern_config c;
+    struct kern_block mem[KERN_MEM_N];
+    struct kern_part_info info;
+    uint64_t bytes[KERN_MEM_N];
+    uint32_t used;
+    struct kern *k;
+    wide(&c);
+    struct kern_store *stores = ks_stores(&c.model, &s, &used);
+    c.stores = stores;
+    ck_assert_int_eq(kern_query(backends[_i], &c, bytes), 0);
+    for (int i = 0; i < KERN_MEM_N; i++)
+        ck_assert_int_eq(kern_mem_alloc(backends[_i], (enum kern_mem)i, bytes[i], &mem[i]), 0);
+    ck_assert_int_eq(kern_open(backends[_i], &c, mem, &k), 0);
+    free(stores); /* copied */
+    for (uint32_t l = 0; l < kern_total_layers(&c.model); l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            if (!kern_part_info(&c.model, part, l, &info))
+                continue;
+            for (uint32_t e = 0; e < info.experts * KERN_PIECES; e++) {
+                struct kern_tensor_id id = {part, l, e / KERN_PIECES, e % KERN_PIECES};
+                if ((info.matrix || !id.piece) && memcmp(&id, &late, sizeof(id)))
+                    pack_zeros(k, &id, &info);
+            }
+        }
+    ck_assert_int_eq(kern_pack_done(k), -ENODATA);
+    ck_assert_msg(strstr(kern_last_error(k), "mlp.up_proj expert 0 scales: 0 of 4096 bytes") != NULL, "%s",
+                  kern_last_error(k));
+    ck_assert(kern_part_info(&c.model, late.part, 0, &info));
+    pack_zeros(k, &late, &info);
+    ck_assert_msg(kern_pack_done(k) == 0, "%s", kern_last_error(k));
+    kern_close(k);
+    for (int i = 0; i < KERN_MEM_N; i++)
+        kern_mem_free(backends[_i], (enum kern_mem)i, &mem[i]);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("kern_formats");
     TCase *t = tcase_create("formats");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, each_format, 0, (int)ks_count);
     tcase_add_loop_test(t, odd_shapes, 0, 6);
+    tcase_add_loop_test(t, every_piece_is_awaited, 0, 2);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
