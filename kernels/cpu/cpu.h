@@ -249,7 +249,7 @@ static inline uint32_t share_hi(const struct cpu_run *r, uint32_t n) {
 static inline void run_prod(struct cpu_run *r, const struct cpu_mat *m, const float *x, size_t ldx,
                             uint32_t rows, float *out, size_t ldo) {
     uint32_t p0 = share_lo(r, m->panels), p1 = share_hi(r, m->panels);
-    for (uint32_t i = 0; FAULT(cpu_row_by_row) && p0 < p1 && i + 1 < rows; i++)
+    for (uint32_t i = 0; FAULT(cpu_row_by_row) && p0 < p1 && rows <= 16 && i + 1 < rows; i++)
         cpu_prod(r, m, p0, p1, x, ldx, NULL, 1, out + 16 * (size_t)p0, ldo);
     if (p0 < p1 && rows)
         cpu_prod(r, m, p0, p1, x, ldx, NULL, rows, out + 16 * (size_t)p0, ldo);

@@ -42,6 +42,7 @@ struct bench_engine {
     struct bench_stream s[BENCH_MAX_STREAMS];
     /* Of the newest decode step with this many tokens, taken on the engine's thread: read them after a wait. */
     struct kern_counters counters[BENCH_MAX_STREAMS + 1];
+    int holds_up;
     uint64_t let_go_ns; /* the handicap's, the engine's thread alone: when the last step's delay was over */
 };
 
