@@ -334,7 +334,7 @@ int quant_iq1_m(const float *w, uint8_t *b) {
     if (!isfinite(choose(&M1, w, scale, c, &d)))
         return -ERANGE;
     for (uint32_t i = 0; i < 4; i++)
-        word[i] = (d >> (4 * i) & 15u) << 12;
+        word[i] = ((uint32_t)d >> (4 * i) & 15u) << 12;
     for (uint32_t g = 0; g < 16; g++)
         word[g / 4] |= scale[g] << (3 * (g % 4));
     for (uint32_t i = 0; i < 4; i++)
