@@ -28,7 +28,7 @@ uint16_t host_exl3_value(uint32_t codebook, uint16_t state) {
 /* Stream bit i, the highest bit of a word first. */
 static uint32_t stream_bit(const uint8_t *words, uint32_t i) {
     uint32_t at = 31 - i % 32;
-    return words[i / 32 * 4 + at / 8] >> (at % 8) & 1u;
+    return (uint32_t)words[i / 32 * 4 + at / 8] >> (at % 8) & 1u;
 }
 
 uint16_t host_exl3_state(const uint8_t *words, uint32_t bits, uint32_t t) {

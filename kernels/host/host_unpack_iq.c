@@ -43,7 +43,7 @@ void unpack_iq2_xs(const uint8_t *b, float *out) {
 void unpack_iq2_s(const uint8_t *b, float *out) {
     float d = host_f16_f32(host_le16(b));
     for (uint32_t i = 0; i < 32; i++) {
-        uint32_t at = b[2 + i] | (b[66 + i / 4] >> (2 * (i % 4)) & 3u) << 8,
+        uint32_t at = b[2 + i] | ((uint32_t)b[66 + i / 4] >> (2 * (i % 4)) & 3u) << 8,
                  s = b[74 + i / 4] >> (i % 4 / 2 * 4) & 15;
         eight(d * (0.5f + (float)s) * 0.25f, host_iq2s[at], b[34 + i], out + 8 * i);
     }
@@ -96,7 +96,7 @@ void unpack_iq1_m(const uint8_t *b, float *out) {
     float d = host_f16_f32((uint16_t)bits);
     for (uint32_t i = 0; i < 32; i++) {
         uint32_t g = i / 4, s = c[g / 2] >> (6 * (g & 1) + 3 * (i % 4 / 2)) & 7;
-        uint32_t h = b[32 + i / 2] >> (4 * (i & 1)) & 15u;
+        uint32_t h = (uint32_t)b[32 + i / 2] >> (4 * (i & 1)) & 15u;
         ternary(d * (float)(2 * s + 1), b[i] | (h & 7) << 8, h & 8 ? -0.125f : 0.125f, out + 8 * i);
     }
 }
@@ -115,7 +115,7 @@ void unpack_iq4_nl(const uint8_t *b, float *out) {
 void unpack_iq4_xs(const uint8_t *b, float *out) {
     float d = host_f16_f32(host_le16(b));
     for (uint32_t g = 0; g < 8; g++) {
-        uint32_t s = (b[4 + g / 2] >> (4 * (g & 1)) & 15u) | (host_le16(b + 2) >> (2 * g) & 3u) << 4;
+        uint32_t s = ((uint32_t)b[4 + g / 2] >> (4 * (g & 1)) & 15u) | ((uint32_t)host_le16(b + 2) >> (2 * g) & 3u) << 4;
         levels(d * (float)((int)s - 32), b + 8 + 16 * g, out + 32 * g);
     }
 }
