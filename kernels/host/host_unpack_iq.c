@@ -115,7 +115,8 @@ void unpack_iq4_nl(const uint8_t *b, float *out) {
 void unpack_iq4_xs(const uint8_t *b, float *out) {
     float d = host_f16_f32(host_le16(b));
     for (uint32_t g = 0; g < 8; g++) {
-        uint32_t s = ((uint32_t)b[4 + g / 2] >> (4 * (g & 1)) & 15u) | ((uint32_t)host_le16(b + 2) >> (2 * g) & 3u) << 4;
+        uint32_t high = (uint32_t)host_le16(b + 2) >> (2 * g) & 3u;
+        uint32_t s = ((uint32_t)b[4 + g / 2] >> (4 * (g & 1)) & 15u) | high << 4;
         levels(d * (float)((int)s - 32), b + 8 + 16 * g, out + 32 * g);
     }
 }
