@@ -133,7 +133,7 @@ void ckpt_set_load(struct ckpt_set *s, const char *model) {
     json_decref(index);
 }
 
-void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
+void ckpt_set_save(const struct ckpt_set *s, const char *path) {
     json_t *h = json_object();
     size_t at = 0, len;
     char *text;
@@ -151,6 +151,19 @@ void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
     }
     text = json_dumps(h, JSON_COMPACT);
     len = strlen(text);
+    f = fopen(path, "wx");
+    ck_assert_ptr_nonnull(f);
+    for (int i = 0; i < 8; i++)
+        fputc((int)((uint64_t)len >> (8 * i) & 255), f);
+    fwrite(text, 1, len, f);
+    for (size_t i = 0; i < s->n; i++)
+        fwrite(s->t[i].bytes, 1, s->t[i].n, f);
+    ck_assert_int_eq(fclose(f), 0);
+    free(text);
+    json_decref(h);
+}
+
+void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
     for (int i = 1; i < 8; i++) {
         char shard[64];
 
@@ -161,14 +174,5 @@ void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
     }
     unlink(ckpt_path(c, "model.safetensors.index.json"));
     unlink(ckpt_path(c, "model.safetensors"));
-    f = fopen(ckpt_path(c, "model.safetensors"), "wx");
-    ck_assert_ptr_nonnull(f);
-    for (int i = 0; i < 8; i++)
-        fputc((int)((uint64_t)len >> (8 * i) & 255), f);
-    fwrite(text, 1, len, f);
-    for (size_t i = 0; i < s->n; i++)
-        fwrite(s->t[i].bytes, 1, s->t[i].n, f);
-    ck_assert_int_eq(fclose(f), 0);
-    free(text);
-    json_decref(h);
+    ckpt_set_save(s, ckpt_path(c, "model.safetensors"));
 }
