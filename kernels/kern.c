@@ -133,6 +133,10 @@ static uint64_t model_id(const struct kern_config *c, const char *name) {
         h = (h ^ (uint8_t)*s) * 0x100000001b3ull;
     for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
         h = (h ^ dims[i]) * 0x100000001b3ull;
+    uint32_t theta;
+    memcpy(&theta, &m->rope_theta, sizeof(theta));
+    if (m->rope_dim) /* its latents and keys are turned by their positions */
+        h = ((h ^ m->rope_dim) * 0x100000001b3ull ^ theta) * 0x100000001b3ull;
     for (uint32_t i = 0; i < kern_total_layers(m) && i < KERN_MAX_LAYERS; i++)
         h = (h ^ (m->layer[i].mix * 16u + m->layer[i].index)) * 0x100000001b3ull;
     return h;

@@ -85,6 +85,9 @@ struct kern_model_desc {
     float routed_scale;                  /* applied to the renormalised routed weights only */
     float swiglu_limit;                  /* gate: min(x, limit); up: clamp to +-limit; 0 = no clamp */
 
+    /* RoPE turns neighbours (2i, 2i+1) by position * theta^(-2i / rope_dim): the last rope_dim numbers of a head's
+     * query and of kv_a's row, the first rope_dim of an indexer's queries and keys (after their norm). The score is
+     * divided by the root of nope_dim + rope_dim. */
     uint32_t mla_heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim;
     float rope_theta; /* 0 when rope_dim is 0 */
 
@@ -195,7 +198,8 @@ enum kern_mem {
 };
 
 /* How latents and pooled keys are stored. FP8: each number in E4M3 with one F32 factor a row, its largest magnitude
- * divided by 448, whatever that is: 528 bytes for a latent of 512, 132 for a pooled key of 128. */
+ * divided by 448, whatever that is: 528 bytes for a latent of 512, 132 for a pooled key of 128. The rotary numbers of
+ * a latent keep BF16: they are not of the normalised row's size, and 64 of them make 656 bytes. */
 enum kern_cache { KERN_CACHE_F32 = 1, KERN_CACHE_BF16 = 2, KERN_CACHE_FP8 = 3 };
 
 struct kern_config {

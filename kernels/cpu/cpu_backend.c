@@ -18,13 +18,6 @@ static uint64_t segs_at(const struct kern_config *cfg) {
 }
 
 static int query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
-    const struct kern_model_desc *m = &cfg->model;
-    if (m->rope_dim) {
-        snprintf(err, err_len,
-                 "rope_dim is %u, but this backend computes attention without rotary positions only",
-                 m->rope_dim);
-        return -EINVAL;
-    }
     if (cfg->isa && !cpu_ops_find(cfg->isa)) {
         snprintf(err, err_len, "isa is \"%.16s\", which this machine cannot run", cfg->isa);
         return -EINVAL;
@@ -160,6 +153,7 @@ static void place_lane(struct cpu *c, uint32_t lane) {
     PLACE(eh_in, float);
     PLACE(logits, float);
     PLACE(logits_at, uint32_t);
+    PLACE(turn, float);
 #undef PLACE
     char *at = b + l->plan_rows;
     for (int i = 0; i < 2; i++)
@@ -182,6 +176,7 @@ static int open_cpu(struct kern *k, char *err, size_t err_len) {
     for (uint32_t i = 0; i < KERN_LANES; i++)
         place_lane(c, i);
     cpu_clear_paddings(c);
+    cpu_rope_open(c);
     snprintf(k->name, sizeof(k->name), "cpu/%s", c->ops->isa);
     int r = pool_start(&c->pool, c->n_threads, run_program, c);
     if (r)

@@ -131,15 +131,17 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
     d->kda_z = d->z_b + (uint32_t)pad16(m->kda_heads);
     d->q_rank = (uint32_t)pad16(m->q_rank);
     d->kv_rank = (uint32_t)pad16(m->kv_rank);
-    d->nope = (uint32_t)pad16(m->nope_dim);
+    d->rope = (uint32_t)pad16(m->rope_dim);
+    d->q_head = (uint32_t)pad16((uint64_t)m->nope_dim + m->rope_dim);
+    d->lat = d->kv_rank + d->rope;
     d->v = (uint32_t)pad16(m->v_dim);
-    d->q_all = m->mla_heads * d->nope;
-    d->qa_all = m->mla_heads * d->kv_rank;
+    d->q_all = m->mla_heads * d->q_head;
+    d->qa_all = m->mla_heads * d->lat;
     d->v_all = m->mla_heads * d->v;
     d->idx_dim = (uint32_t)pad16(m->index_dim);
     d->idx_all = m->index_heads * d->idx_dim;
     d->z_kv = d->q_rank;
-    d->z_key = d->z_kv + d->kv_rank;
+    d->z_key = d->z_kv + (uint32_t)pad16((uint64_t)m->kv_rank + m->rope_dim);
     d->z_gate = d->z_key + d->idx_dim;
     d->z_w = d->z_gate + (m->index_kpool > 1 ? d->idx_dim : 0);
     d->mla_z = d->z_w + (uint32_t)pad16(m->index_heads);
@@ -209,15 +211,16 @@ static void layout_absorbed(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
     const uint64_t heads = m->mla_heads, nk = (uint64_t)m->nope_dim * m->kv_rank, nv = (uint64_t)m->v_dim * m->kv_rank;
+    const uint32_t uk_all = m->mla_heads * d->kv_rank;
     if (m->layer[w->layer].kvb_split) {
-        l->uk = one(w, d->qa_all, m->nope_dim, heads * nk, KERN_MLA_KB, m->kv_rank, 0);
+        l->uk = one(w, uk_all, m->nope_dim, heads * nk, KERN_MLA_KB, m->kv_rank, 0);
         l->uv = one(w, d->v_all, m->kv_rank, heads * nv, KERN_MLA_VB, m->v_dim, 0);
     } else if (is_bf16(w, KERN_MLA_KVB)) {
-        l->uk = one(w, d->qa_all, m->nope_dim, heads * nk, KERN_MLA_KVB, 0, 0);
+        l->uk = one(w, uk_all, m->nope_dim, heads * nk, KERN_MLA_KVB, 0, 0);
         l->uv = one(w, d->v_all, m->kv_rank, heads * nv, KERN_MLA_KVB, 0, 0);
     } else {
         l->uk = (struct cpu_mat){
-            .k = m->nope_dim, .panels = d->qa_all / 16, .weights = heads * nk, .first_seg = w->l->n_segs};
+            .k = m->nope_dim, .panels = uk_all / 16, .weights = heads * nk, .first_seg = w->l->n_segs};
         l->uv = (struct cpu_mat){.k = m->kv_rank, .panels = d->v_all / 16, .weights = heads * nv};
         layout_kvb(w, l);
     }
@@ -227,6 +230,7 @@ static void layout_mla(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
     const uint64_t e = m->hidden, heads = m->mla_heads;
+    const uint32_t q_dim = m->nope_dim + m->rope_dim;
     bool index = m->layer[w->layer].index == KERN_INDEX_FULL, pools = m->index_kpool > 1;
     uint64_t own = index ? (pools ? 2ull : 1ull) * m->index_dim + m->index_heads : 0;
     uint64_t own_q = index ? (uint64_t)m->index_heads * m->index_dim : 0;
@@ -238,20 +242,20 @@ static void layout_mla(struct placing *w, struct cpu_layer *l) {
         {.part = KERN_IDX_GATE, .n0 = d->z_gate},
     };
     const struct tensor cq[] = {
-        {.part = KERN_MLA_QB, .n0 = 0, .block = m->nope_dim},
+        {.part = KERN_MLA_QB, .n0 = 0, .block = q_dim},
         {.part = KERN_IDX_QB, .n0 = d->q_all, .block = m->index_dim},
     };
-    l->in = mat(w, index ? d->mla_z : d->z_key, e, ((uint64_t)m->q_rank + m->kv_rank + own) * e, in,
+    l->in = mat(w, index ? d->mla_z : d->z_key, e, ((uint64_t)m->q_rank + m->kv_rank + m->rope_dim + own) * e, in,
                 index ? (pools ? 5 : 4) : 2);
     l->qa_norm = vec(&w->at, d->q_rank);
     l->kva_norm = vec(&w->at, d->kv_rank);
-    l->cq = mat(w, index ? d->cq_n : d->q_all, m->q_rank, (heads * m->nope_dim + own_q) * m->q_rank, cq, index ? 2 : 1);
+    l->cq = mat(w, index ? d->cq_n : d->q_all, m->q_rank, (heads * q_dim + own_q) * m->q_rank, cq, index ? 2 : 1);
     layout_absorbed(w, l);
     l->out = one(w, e, d->v_all, e * heads * m->v_dim, KERN_MLA_O, 0, m->v_dim);
     if (index) {
         l->knorm_w = vec(&w->at, d->idx_dim);
         l->knorm_b = vec(&w->at, d->idx_dim);
-        l->ape = vec(&w->at, (uint64_t)m->index_kpool * d->idx_dim);
+        l->ape = vec(&w->at, pools ? (uint64_t)m->index_kpool * d->idx_dim : 0);
     }
 }
 
@@ -370,12 +374,13 @@ static void layout_weights(const struct kern_config *cfg, struct cpu_layout *l) 
 }
 
 /* A slot: what counts as its content first (per KDA layer the state and the convolution window, per indexed
- * layer the ring of raw keys and gates), then the pending rows. A page: per MLA layer latents, then keys. */
+ * layer the ring of raw keys and gates, where pools have several tokens), then the pending rows. A page: per MLA layer
+ * latents, then keys. */
 static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
     const struct kern_model_desc *m = &cfg->model;
     const struct cpu_dims *d = &l->d;
     uint64_t slot = 0, page = 0;
-    l->latent_bytes = host_latent_bytes(cfg->cache, d->kv_rank);
+    l->latent_bytes = host_latent_bytes(cfg->cache, d->kv_rank, d->rope);
     l->key_bytes = host_key_bytes(cfg->cache, d->idx_dim);
     l->pend = (struct cpu_pend){.k = 0,
                                 .v = d->kda_all,
@@ -392,7 +397,8 @@ static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
             x->page = take(&page, KERN_PAGE_TOKENS * l->latent_bytes);
             if (m->layer[i].index == KERN_INDEX_FULL) {
                 take(&page, KERN_PAGE_TOKENS / m->index_kpool * l->key_bytes);
-                x->slot = take(&slot, (uint64_t)KERN_TAIL_RING * 2 * d->idx_dim * sizeof(float));
+                if (m->index_kpool > 1)
+                    x->slot = take(&slot, (uint64_t)KERN_TAIL_RING * 2 * d->idx_dim * sizeof(float));
             }
         }
     }
@@ -435,6 +441,7 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
     x->eh_in = take(&at, m->n_draft ? rows * 2 * d->e * f : 0);
     x->logits = take(&at, (uint64_t)cfg->max_samples * d->vocab * f);
     x->logits_at = take(&at, cfg->max_samples * (uint64_t)sizeof(uint32_t));
+    x->turn = take(&at, rows * m->rope_dim * f);
     x->plan_rows =
         take(&at, 2 * (cfg->max_seqs * (uint64_t)sizeof(struct cpu_seq) + 3 * rows * sizeof(uint32_t)));
     x->bytes = at;
@@ -443,7 +450,7 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
 /* Floats of one member's scratch: the largest of what the stages ask for. */
 static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_dims *d) {
     uint64_t n = pad16(cpu_kda_scratch(d->kda_dim)) + cpu_kda_gates(d->kda_dim);
-    n = max64(n, cpu_attn_scratch(d->kv_rank));
+    n = max64(n, cpu_attn_scratch(d->lat));
     /* scores and ranks of all pools, widened keys */
     n = max64(n, pad16(d->max_pools) * 3 + CPU_KEY_TILE * (uint64_t)d->idx_dim);
     n = max64(n, CPU_ROW_BLOCK * 128ull);                  /* an expert's share of the output */

@@ -94,10 +94,11 @@ static inline size_t cpu_kda_gates(size_t dimp) {
 /* Attention of one row: up to CPU_HEAD_BLOCK heads over a list of selected positions. */
 struct cpu_attn {
     uint32_t n_heads;
-    uint32_t rank; /* floats of a latent, padded */
+    uint32_t rank;  /* floats of a latent, padded */
+    uint32_t width; /* of a key and a query: the latent, then rotary numbers, which only count in the scores */
     float scale;
-    const float *q;         /* [n_heads][rank] */
-    float *out;             /* [n_heads][rank]: the weighted mean of the latents; may be q */
+    const float *q;         /* [n_heads][width] */
+    float *out;             /* [n_heads][width]: the weighted mean of the latents in the first `rank`; may be q */
     float *scratch;         /* cpu_attn_scratch() floats */
     float *acc, *max, *sum; /* in scratch, between calls */
     /* Stored rows of the next tile, which the caller will want: asked for while this one is worked on. */
@@ -105,8 +106,8 @@ struct cpu_attn {
     uint32_t n_next, row_bytes;
 };
 
-static inline size_t cpu_attn_scratch(size_t rank) {
-    return (CPU_HEAD_BLOCK + CPU_KEY_TILE) * rank + CPU_HEAD_BLOCK * (CPU_KEY_TILE + 2) + 64;
+static inline size_t cpu_attn_scratch(size_t width) {
+    return (CPU_HEAD_BLOCK + CPU_KEY_TILE) * width + CPU_HEAD_BLOCK * (CPU_KEY_TILE + 2) + 64;
 }
 
 struct cpu_ops {

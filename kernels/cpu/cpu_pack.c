@@ -126,7 +126,7 @@ static struct place place_mla(const struct cpu *c, const struct cpu_layer *l, ui
     case KERN_MLA_QA_NORM:
         return floats(l->qa_norm, 1, 0, 0);
     case KERN_MLA_QB:
-        return in_panels(&l->cq, 0, m->nope_dim, 0);
+        return in_panels(&l->cq, 0, m->nope_dim + m->rope_dim, 0);
     case KERN_MLA_KVA:
         return in_panels(&l->in, d->z_kv, 0, 0);
     case KERN_MLA_KVA_NORM:
@@ -454,7 +454,8 @@ static void clear_layer(struct cpu *c, const struct cpu_layer *l, uint32_t i) {
     if (m->layer[i].index == KERN_INDEX_FULL) {
         clear(c, l->knorm_w, d->idx_dim * 4ull);
         clear(c, l->knorm_b, d->idx_dim * 4ull);
-        clear(c, l->ape, (uint64_t)m->index_kpool * d->idx_dim * 4);
+        if (m->index_kpool > 1)
+            clear(c, l->ape, (uint64_t)m->index_kpool * d->idx_dim * 4);
     }
 }
 

@@ -49,6 +49,7 @@ void cpu_stage_embed(struct cpu_run *r) {
         for (uint32_t j = 1; j < d->hc; j++)
             memcpy(s + (uint64_t)j * d->e, s, d->e * sizeof(float));
     }
+    cpu_rope_rows(r);
     count_embed(r, rows, false);
     run_barrier(r);
 }

@@ -124,7 +124,7 @@ static int ref_slot_read(struct kern *k, uint32_t slot, void *dst) {
     const uint32_t pos = k->slots[slot].pos;
     memcpy(dst, slot_base(k, slot), r->slot_committed);
     for (uint32_t l = 0; l < kern_total_layers(r->m); l++) {
-        if (r->m->layer[l].index != KERN_INDEX_FULL)
+        if (r->m->layer[l].index != KERN_INDEX_FULL || r->m->index_kpool == 1)
             continue;
         for (uint32_t i = 0; i < KERN_TAIL_RING; i++) {
             uint32_t age = (pos - 1 - i) % KERN_TAIL_RING; /* 0: the newest position */

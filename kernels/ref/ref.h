@@ -5,11 +5,12 @@
  *
  * Layout of a slot (all F32), committed part first:
  *   per KDA layer: state [heads][key][value], window [conv_width - 1][3P] of raw q|k|v, oldest first
- *   per indexed layer: ring [KERN_TAIL_RING][key | gate][index_dim], by position modulo the ring
+ *   per indexed layer: ring [KERN_TAIL_RING][key | gate][index_dim], by position modulo the ring; none where each
+ *   token is a pool of its own
  * then the pending part:
  *   per KDA layer: KERN_MAX_WINDOW rows of { raw q|k|v 3P, key P, value P, log decay P, beta heads }
- * Layout of a page: per MLA layer latents [256][kv_rank], and where the layer has its own indexer pooled keys
- * [256 / kpool][index_dim], both in the cache's format. */
+ * Layout of a page: per MLA layer latents [256][kv_rank | rope_dim], and where the layer has its own indexer pooled
+ * keys [256 / kpool][index_dim], both in the cache's format. */
 #ifndef GLMD_REF_H
 #define GLMD_REF_H
 
@@ -117,6 +118,8 @@ void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *
 void ref_count(struct ref_ctx *x, uint32_t part, uint32_t layer);
 void ref_count_expert(struct ref_ctx *x, uint32_t part, uint32_t expert);
 void ref_count_row(struct ref_ctx *x, uint32_t part); /* one row of a global matrix */
+/* Turns the pairs (2i, 2i+1) of x by the angles of a position. */
+void ref_rope(const struct kern_model_desc *m, float *x, uint32_t pos);
 /* eps is the model's; out may be in */
 void ref_rmsnorm(const float *in, const float *w, uint64_t n, float eps, float *out);
 

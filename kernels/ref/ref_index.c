@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The pooled indexer. Raw keys and gates of the newest positions live in the slot's ring, a pool's key in the
- * page of its tokens. A pool is written whenever the row that completes it runs, so what a rejected draft
- * left behind is replaced before anybody may see it: visibility is by position. */
+/* The indexer: keys of pools, or of single tokens where a pool holds one; those need no ring and no gate. Raw keys
+ * and gates of the newest positions live in the slot's ring, a pool's key in the page of its tokens. A pool is written
+ * whenever the row that completes it runs, so what a rejected draft left behind is replaced before anybody may see it:
+ * visibility is by position. */
 #include <math.h>
 
 #include "ref.h"
@@ -16,7 +17,7 @@ static const float *raw_at(const struct ref_ctx *x, const struct kern_seq *s, ui
     return ring + pos % KERN_TAIL_RING * two;
 }
 
-static void key_and_gate(struct ref_ctx *x, uint32_t row) {
+static void key_and_gate(struct ref_ctx *x, uint32_t row, uint32_t pos) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t n = m->index_dim;
     const float *u = x->l->x + (uint64_t)row * m->hidden;
@@ -33,6 +34,7 @@ static void key_and_gate(struct ref_ctx *x, uint32_t row) {
     double scale = 1.0 / sqrt(var / n + 1e-6);
     for (uint32_t c = 0; c < n; c++)
         k[c] = (float)(((double)k[c] - mean) * scale * (double)w[c] + (double)b[c]);
+    ref_rope(m, FAULT(index_rope_last) ? k + n - m->rope_dim : k, pos);
     if (m->index_kpool > 1)
         ref_linear(x, KERN_IDX_GATE, 0, u, k + n);
     else
@@ -126,6 +128,8 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     }
     ref_linear(x, KERN_IDX_QB, 0, x->l->cq + row * (uint64_t)m->q_rank, q);
     ref_linear(x, KERN_IDX_W, 0, x->l->x + (uint64_t)row * m->hidden, omega);
+    for (uint32_t h = 0; h < m->index_heads; h++)
+        ref_rope(m, q + (uint64_t)h * n + (FAULT(index_rope_last) ? n - m->rope_dim : 0), s->pos0 + i);
     for (uint32_t p = 0; p < pools; p++) {
         double sum = 0;
         const float *key = ref_load_row(x->r, pool_key(x, s, p), n, buf);
@@ -149,12 +153,12 @@ void ref_index(struct ref_ctx *x, const struct kern_seq *s) {
     const uint64_t two = 2 * (uint64_t)m->index_dim;
     float *ring = (float *)(void *)(x->r->slots + s->slot * x->r->slot_bytes + x->r->ring_at[x->layer]);
     for (uint32_t i = 0; i < rows; i++)
-        key_and_gate(x, s->row0 + i);
+        key_and_gate(x, s->row0 + i, s->pos0 + i);
     for (uint32_t i = 0; i < rows; i++)
         if ((s->pos0 + i + 1) % kp == 0)
             make_pool(x, s, (s->pos0 + i) / kp);
     /* only now: pools may still have needed what the ring held */
-    for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows; i++)
+    for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows && kp > 1; i++)
         memcpy(ring + (s->pos0 + i) % KERN_TAIL_RING * two, x->l->kraw + (s->row0 + i) * two,
                two * sizeof(float));
     for (uint32_t i = 0; i < rows; i++)

@@ -46,7 +46,7 @@ static void place_weights(struct ref *r, const struct kern_config *c, uint64_t *
 static void place_pages(struct ref *r, const struct kern_config *c) {
     const struct kern_model_desc *m = &c->model;
     uint64_t at = 0;
-    r->latent_bytes = host_latent_bytes(c->cache, m->kv_rank);
+    r->latent_bytes = host_latent_bytes(c->cache, m->kv_rank, m->rope_dim);
     r->key_bytes = host_key_bytes(c->cache, m->index_dim);
     for (uint32_t l = 0; l < kern_total_layers(m); l++) {
         if (m->layer[l].mix != KERN_MIX_MLA)
@@ -72,7 +72,7 @@ static void place_slots(struct ref *r, const struct kern_config *c) {
             at += p * m->kda_dim * sizeof(float);
             r->window_at[l] = at;
             at += (m->conv_width - 1) * 3 * p * sizeof(float);
-        } else if (m->layer[l].index == KERN_INDEX_FULL) {
+        } else if (m->layer[l].index == KERN_INDEX_FULL && m->index_kpool > 1) {
             r->ring_at[l] = at;
             at += KERN_TAIL_RING * 2 * (uint64_t)m->index_dim * sizeof(float);
         }
@@ -95,6 +95,8 @@ static uint64_t widest(const struct kern_model_desc *m) {
     uint64_t w = max2(2 * (uint64_t)m->hidden, 3 * (uint64_t)ref_p(m));
     w = max2(w, max2(m->dense_width, max2(1, m->n_shared) * (uint64_t)m->expert_width));
     w = max2(w, (uint64_t)m->mla_heads * max2(max2(m->nope_dim, m->v_dim), m->kv_rank));
+    w = max2(w, (uint64_t)m->mla_heads * ((uint64_t)m->nope_dim + m->rope_dim));
+    w = max2(w, (uint64_t)m->kv_rank + m->rope_dim);
     w = max2(w, max2(m->q_rank, (uint64_t)m->index_heads * m->index_dim));
     return max2(w, m->n_experts);
 }
@@ -179,13 +181,8 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
 }
 
 int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
-    if (cfg->model.rope_dim) {
-        snprintf(
-            err, err_len,
-            "rope_dim is %u: backend ref computes attention without positional encoding only (rope_dim 0)",
-            cfg->model.rope_dim);
-        return -EINVAL;
-    }
+    (void)err;
+    (void)err_len;
     struct ref r = {0};
     char *const none[KERN_MEM_N] = {0};
     ref_place(&r, cfg, none, bytes);

@@ -124,6 +124,21 @@ void ref_count_row(struct ref_ctx *x, uint32_t part) {
     x->c->weight_bytes += bytes / rows;
 }
 
+void ref_rope(const struct kern_model_desc *m, float *x, uint32_t pos) {
+    const uint32_t half = m->rope_dim / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        double a = pos * pow((double)m->rope_theta, -2.0 * i / m->rope_dim);
+        float *re = x + 2 * i, *im = re + 1;
+        if (FAULT(rope_halves)) {
+            re = x + i;
+            im = x + i + half;
+        }
+        double u = (double)*re, v = (double)*im;
+        *re = (float)(u * cos(a) - v * sin(a));
+        *im = (float)(v * cos(a) + u * sin(a));
+    }
+}
+
 void ref_rmsnorm(const float *in, const float *w, uint64_t n, float eps, float *out) {
     double s = 1.0 / sqrt(ref_dot(in, in, n) / (double)n + (double)eps);
     for (uint64_t i = 0; i < n; i++)

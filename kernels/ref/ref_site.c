@@ -158,7 +158,7 @@ void ref_site_out(struct ref_ctx *x, uint32_t site) {
         }
         float *s = plain_stream(x, i);
         for (uint64_t d = 0; d < e; d++)
-            s[d] += x->l->y[i * e + d];
+            s[d] = x->l->y[i * e + d] + (FAULT(residual_missing) ? 0.0f : s[d]);
     }
 }
 

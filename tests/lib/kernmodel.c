@@ -102,6 +102,21 @@ void km_config_small(struct kern_config *cfg) {
     km_layers(&cfg->model, "Kd Fm Sm Km Fd", "Fm");
 }
 
+void km_config_glm53(struct kern_config *cfg) {
+    km_config_small(cfg);
+    struct kern_model_desc *m = &cfg->model;
+    m->swiglu_limit = 0;
+    m->rope_dim = 10;
+    m->rope_theta = 300;
+    m->index_kpool = 1;
+    m->hc_mult = 1;
+    m->hc_iters = 0;
+    m->kda_heads = m->kda_dim = m->conv_width = 0;
+    km_layers(m, "Fd Fd Sm Fm Sm Sm", "Fm");
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->layer[i].resid = KERN_RESID_PLAIN;
+}
+
 /* ---- weights ---- */
 
 static float bf16(float v) {

@@ -36,6 +36,10 @@ void km_layers(struct kern_model_desc *m, const char *trunk, const char *draft);
  * draft layer. Engine side: 2 slots' worth of everything for n_slots sequences of max_context tokens, F32
  * cache. */
 void km_config_small(struct kern_config *cfg);
+/* The same of GLM-5.3's kind: MLA with rotary positions everywhere, plain residuals, a per-token index that layers
+ * share, no clamp: "Fd Fd Sm Fm Sm Sm" and a draft layer with its own index. The base is small, so that every pair
+ * turns far in a few hundred tokens. */
+void km_config_glm53(struct kern_config *cfg);
 /* With cfg->stores, matrices that are not BF16 have random codes and scales, and weight is what they stand for. */
 struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed);
 void km_free(struct kernmodel *m);
