@@ -5,7 +5,7 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched demo spin soak stress golden install
+.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched bench-formats demo spin soak stress golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
@@ -14,6 +14,7 @@ help:
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make bench-sched  measure many users at once: shares, batches, gaps, prompts sent again'
+	@echo 'make bench-formats  measure stored weights: packing at load, a step in each format against BF16'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
 	@echo 'make stress     10^9 records over the rings and 10^8 through a daemon on each loop, with sides that are killed'
 	@echo 'make soak       30 minutes (SOAK_MINUTES) of kills, stalls and cancels; memory and descriptors stay flat'
@@ -106,7 +107,7 @@ fuzz:
 	@tests/fuzz/run.sh build-fuzzer/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 FUZZ_CC ?= clang
 
-bench bench-ipc bench-sched:
+bench bench-ipc bench-sched bench-formats:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory bench-build
 	@+$(if $(filter 1,$(BENCH_HANDICAP)),$(MAKE) --no-print-directory FAULTS=1 bench-build)

@@ -17,6 +17,7 @@
 #define ALWAYS               static inline __attribute__((always_inline))
 
 #include "cpu_body_math.h"
+#include "cpu_body_panel.h"
 #include "cpu_body_prod.h"
 #include "cpu_body_unpack.h"
 #include "cpu_body_packed.h"
@@ -25,6 +26,7 @@
 
 const struct cpu_ops V16_OPS = {
     .isa = V16_NAME,
+    .panel = body_panel,
     .prod = body_prod,
     .packed = body_packed,
     .dots = body_dots,

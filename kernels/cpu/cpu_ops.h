@@ -113,6 +113,10 @@ static inline size_t cpu_attn_scratch(size_t width) {
 struct cpu_ops {
     const char *isa;
 
+    /* 16 rows of `bytes` bytes, `stride` apart, as one panel: of each unit (1, 2 or 4 bytes) those of the 16 rows side
+     * by side. pairs: units of two bytes in pair order, as BF16 weights have it. dst is 16-byte aligned; the panel can
+     * be seen by other threads when it returns. */
+    void (*panel)(uint8_t *dst, const uint8_t *src, size_t stride, size_t bytes, uint32_t unit, int pairs);
     /* out[r][16p .. 16p+15] = panel p of w times x[r], for panels p0 .. p1-1 and all rows; rows of x are
      * taken through idx when it is given. Columns are written at out + 16 * (p - p0). */
     void (*prod)(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,

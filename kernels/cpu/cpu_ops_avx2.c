@@ -121,4 +121,41 @@ static inline float v_sum(v16 x) {
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
+/* Vectors of bytes for packing: two lanes of 16. */
+typedef __m256i vb;
+enum { VB_BYTES = 32 };
+
+static inline vb vb_ld(const uint8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+/* Elements of `unit` bytes of both, one after the other, lane by lane. */
+static inline vb vb_zip_lo(vb a, vb b, const uint32_t unit) {
+    return unit == 1   ? _mm256_unpacklo_epi8(a, b)
+           : unit == 2 ? _mm256_unpacklo_epi16(a, b)
+                       : _mm256_unpacklo_epi32(a, b);
+}
+static inline vb vb_zip_hi(vb a, vb b, const uint32_t unit) {
+    return unit == 1   ? _mm256_unpackhi_epi8(a, b)
+           : unit == 2 ? _mm256_unpackhi_epi16(a, b)
+                       : _mm256_unpackhi_epi32(a, b);
+}
+/* A line that is written whole need not be read first. */
+static inline void vb_line(uint8_t *p, vb v, vb w) {
+    if ((uintptr_t)p % 64) {
+        _mm256_storeu_si256((__m256i *)(void *)p, v);
+        _mm256_storeu_si256((__m256i *)(void *)(p + 32), w);
+    } else {
+        _mm256_stream_si256((__m256i *)(void *)p, v);
+        _mm256_stream_si256((__m256i *)(void *)(p + 32), w);
+    }
+}
+/* The first lane of four vectors at p, the second 256 bytes behind it. */
+static inline void vb_put(uint8_t *p, const vb *v) {
+    vb_line(p, _mm256_permute2x128_si256(v[0], v[1], 0x20), _mm256_permute2x128_si256(v[2], v[3], 0x20));
+    vb_line(p + 256, _mm256_permute2x128_si256(v[0], v[1], 0x31), _mm256_permute2x128_si256(v[2], v[3], 0x31));
+}
+static inline void vb_fence(void) {
+    _mm_sfence();
+}
+
 #include "cpu_body.h"

@@ -105,4 +105,42 @@ static inline float v_sum(v16 x) {
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
+/* Vectors of bytes for packing: four lanes of 16. */
+typedef __m512i vb;
+enum { VB_BYTES = 64 };
+
+static inline vb vb_ld(const uint8_t *p) {
+    return _mm512_loadu_si512(p);
+}
+/* Elements of `unit` bytes of both, one after the other, lane by lane. */
+static inline vb vb_zip_lo(vb a, vb b, const uint32_t unit) {
+    return unit == 1   ? _mm512_unpacklo_epi8(a, b)
+           : unit == 2 ? _mm512_unpacklo_epi16(a, b)
+                       : _mm512_unpacklo_epi32(a, b);
+}
+static inline vb vb_zip_hi(vb a, vb b, const uint32_t unit) {
+    return unit == 1   ? _mm512_unpackhi_epi8(a, b)
+           : unit == 2 ? _mm512_unpackhi_epi16(a, b)
+                       : _mm512_unpackhi_epi32(a, b);
+}
+/* A line that is written whole need not be read first. */
+static inline void vb_line(uint8_t *p, vb v) {
+    if ((uintptr_t)p % 64)
+        _mm512_storeu_si512(p, v);
+    else
+        _mm512_stream_si512((__m512i *)(void *)p, v);
+}
+/* The first lane of four vectors at p, the second 256 bytes behind it, ... */
+static inline void vb_put(uint8_t *p, const vb *v) {
+    vb a = _mm512_shuffle_i64x2(v[0], v[1], 0x44), b = _mm512_shuffle_i64x2(v[2], v[3], 0x44);
+    vb c = _mm512_shuffle_i64x2(v[0], v[1], 0xee), d = _mm512_shuffle_i64x2(v[2], v[3], 0xee);
+    vb_line(p, _mm512_shuffle_i64x2(a, b, 0x88));
+    vb_line(p + 256, _mm512_shuffle_i64x2(a, b, 0xdd));
+    vb_line(p + 512, _mm512_shuffle_i64x2(c, d, 0x88));
+    vb_line(p + 768, _mm512_shuffle_i64x2(c, d, 0xdd));
+}
+static inline void vb_fence(void) {
+    _mm_sfence();
+}
+
 #include "cpu_body.h"

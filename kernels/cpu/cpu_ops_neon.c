@@ -122,4 +122,5 @@ static inline float v_sum(v16 x) {
     return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
 }
 
+#include "cpu_body_bytes.h"
 #include "cpu_body.h"

@@ -111,4 +111,5 @@ static inline float v_sum(v16 x) {
     return x.f[0];
 }
 
+#include "cpu_body_bytes.h"
 #include "cpu_body.h"

@@ -36,6 +36,8 @@ void cpu_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t p0, uint32_t 
         if (FAULT(cpu_one_factor_for_both) && s->step == 2) /* gate's, for up too */
             shared.global = r->c->l.seg[m->first_seg].m.global;
         float *at = out + ((size_t)s->out0 + (size_t)lo * s->step - p0) * 16;
+        for (int again = FAULT(cpu_multiplies_again) ? 24 : 0; again && lo < hi; again--) /* a handicap */
+            r->ops->packed(&s->m, (const uint8_t *)r->c->weights, lo, hi, x, ldx, idx, rows, at, ldo, s->step, r->room);
         if (lo < hi)
             r->ops->packed(FAULT(cpu_one_factor_for_both) ? &shared : &s->m, (const uint8_t *)r->c->weights, lo, hi, x,
                            ldx, idx, rows, at, ldo, s->step, r->room);
@@ -91,6 +93,13 @@ static struct row_place row_place(const struct cpu_seg *s, const struct cpu_seg 
     return (struct row_place){.at = off + n / 16 * p->row_bytes * 16 + n % 16 * p->unit, .step = 16ull * p->unit};
 }
 
+/* Are 16 rows from this one on a panel by themselves? Rows keep their order, so the first and the last tell. */
+static bool is_panel(const struct cpu_seg *s, const struct cpu_seg *key, uint64_t off, uint64_t key_off,
+                     const struct kern_piece_info *p, uint64_t row) {
+    struct row_place a = row_place(s, key, off, key_off, p, row), z = row_place(s, key, off, key_off, p, row + 15);
+    return a.step == 16ull * p->unit && (a.at - off) % (16ull * p->row_bytes) == 0 && z.at == a.at + 15ull * p->unit;
+}
+
 void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *key, uint32_t piece, uint64_t offset,
                   const uint8_t *src, uint64_t n) {
     const struct cpu_packed *m = &s->m;
@@ -109,6 +118,13 @@ void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *
         uint64_t row = offset / p.row_bytes, b = offset % p.row_bytes, run = p.row_bytes - b < n ? p.row_bytes - b : n;
         struct row_place at = row_place(s, key, off, key_off, &p, row);
         uint8_t *to = base + at.at;
+        if (!b && n >= 16 * p.row_bytes && is_panel(s, key, off, key_off, &p, row)) {
+            c->ops->panel(to, src, p.row_bytes, p.row_bytes, p.unit, 0);
+            src += 16 * p.row_bytes;
+            offset += 16 * p.row_bytes;
+            n -= 16 * p.row_bytes;
+            continue;
+        }
         if (p.unit == 1)
             for (uint64_t i = 0; i < run; i++)
                 to[(b + i) * at.step] = src[i];
