@@ -66,6 +66,9 @@ int ckpt_spell(struct ckpt_set *s, const char *name, enum ckpt_spelling how);
  * Returns how many. */
 size_t ckpt_spell_all(struct ckpt_set *s, const char *part, enum ckpt_spelling how);
 
+/* ckptplain.c: every quantised matrix becomes F32, decoded by code of its own. Returns how many. */
+size_t ckpt_plain_all(struct ckpt_set *s);
+
 float ckpt_e4m3(unsigned char code);
 unsigned char ckpt_to_e4m3(float x);
 
