@@ -379,6 +379,21 @@ static void capture(struct km_inst *i, uint32_t lane) {
         }
 }
 
+void km_start(struct km_inst *i) {
+    uint64_t bytes[KERN_MEM_N];
+    int r = kern_query(i->backend, &i->cfg, bytes);
+    ck_assert_msg(r == 0, "kern_query: %d %s", r, kern_open_error());
+    for (int c = 0; c < KERN_MEM_N; c++)
+        ck_assert_int_eq(kern_mem_alloc(i->backend, (enum kern_mem)c, bytes[c], &i->mem[c]), 0);
+    r = kern_open(i->backend, &i->cfg, i->mem, &i->k);
+    ck_assert_msg(r == 0, "kern_open: %d %s", r, kern_open_error());
+}
+
+void km_capture(struct km_inst *i) {
+    for (uint32_t lane = 0; lane < KERN_LANES; lane++)
+        capture(i, lane);
+}
+
 struct km_inst *km_open(const struct kernmodel *m, const char *backend, const struct kern_config *cfg) {
     struct km_inst *i = calloc(1, sizeof(*i));
     ck_assert_ptr_nonnull(i);
@@ -388,16 +403,9 @@ struct km_inst *km_open(const struct kernmodel *m, const char *backend, const st
     i->cfg.stores = m->cfg.stores;
     snprintf(i->backend, sizeof(i->backend), "%s", backend);
     i->pages_per_slot = i->cfg.n_pages / i->cfg.n_slots;
-    uint64_t bytes[KERN_MEM_N];
-    int r = kern_query(backend, &i->cfg, bytes);
-    ck_assert_msg(r == 0, "kern_query: %d %s", r, kern_open_error());
-    for (int c = 0; c < KERN_MEM_N; c++)
-        ck_assert_int_eq(kern_mem_alloc(backend, (enum kern_mem)c, bytes[c], &i->mem[c]), 0);
-    r = kern_open(backend, &i->cfg, i->mem, &i->k);
-    ck_assert_msg(r == 0, "kern_open: %d %s", r, kern_open_error());
+    km_start(i);
     pack_all(m, i->k, 977, NULL);
-    for (uint32_t lane = 0; lane < KERN_LANES; lane++)
-        capture(i, lane);
+    km_capture(i);
     return i;
 }
 

@@ -49,7 +49,7 @@ const float *km_weight(const struct kernmodel *m, uint32_t part, uint32_t layer,
 /* ---- an open backend ---- */
 
 struct km_inst {
-    const struct kernmodel *model;
+    const struct kernmodel *model; /* NULL: the weights are a checkpoint's (ckptinst.h) */
     struct kern_config cfg;
     char backend[16];
     struct kern *k;
@@ -68,6 +68,9 @@ void km_pack_shuffled(const struct kernmodel *m, struct kern *k, uint64_t most, 
  * Packs in windows of odd length. */
 struct km_inst *km_open(const struct kernmodel *m, const char *backend, const struct kern_config *cfg);
 void km_close(struct km_inst *i);
+/* The two halves around packing: i->cfg, backend and pages_per_slot are set; memory and the object, then programs. */
+void km_start(struct km_inst *i);
+void km_capture(struct km_inst *i);
 
 /* ---- plans ---- */
 
