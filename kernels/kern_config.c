@@ -35,8 +35,8 @@ static int check_ranges(const struct range *r, size_t n, char *err, size_t err_l
 static int check_engine(const struct kern_config *c, char *err, size_t err_len) {
     const struct kern_model_desc *m = &c->model;
     const struct range r[] = {
-        {"rank", c->rank, 0, 0},
-        {"n_ranks", c->n_ranks, 1, 1},
+        {"n_ranks", c->n_ranks, 1, COMM_MAX_RANKS},
+        {"rank", c->rank, 0, c->n_ranks ? c->n_ranks - 1 : 0},
         {"threads", c->threads, 0, 1024},
         {"cache", c->cache, KERN_CACHE_F32, KERN_CACHE_FP8},
         {"n_pages", c->n_pages, 1, 1u << 24},
@@ -240,6 +240,9 @@ static int check_stores(const struct kern_config *c, const struct kern_backend *
 
 int kern_config_check(const struct kern_config *cfg, const struct kern_backend *b, char *err, size_t err_len) {
     int r = check_engine(cfg, err, err_len);
+    if (!r && b->weightless && cfg->n_ranks > 1)
+        return refuse(err, err_len, "ranks: found %u, but backend %s has nothing to cut: start with 1", cfg->n_ranks,
+                      b->name);
     if (r || b->weightless)
         return r;
     r = check_layers(&cfg->model, err, err_len);

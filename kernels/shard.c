@@ -273,6 +273,8 @@ int kern_shard_piece(const struct kern_model_desc *whole, const struct kern_shar
             narrow(&c.row0, &c.rows, lo, hi, 1, 1);
         if (FAULT(shard_first_columns) && lie.cols)
             c.at = 0;
+        if (FAULT(shard_first_taps) && id->part >= KERN_KDA_QCONV && id->part <= KERN_KDA_VCONV)
+            c.row0 = 0;
     } else if (id->piece == KERN_PIECE_SCALE) {
         if (lie.cols)
             narrow(&c.at, &c.bytes, lo, hi, store->block_cols, p.unit);

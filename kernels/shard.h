@@ -35,8 +35,6 @@ enum kern_axis {
     KERN_AXIS_N
 };
 
-enum { KERN_MAX_RANKS = 64 };
-
 /* How each axis is cut: rank r has kern_shard_at(r) up to kern_shard_at(r + 1). */
 struct kern_shard {
     uint32_t n_ranks;

@@ -118,7 +118,7 @@ uint32_t cpu_threads(const struct kern_config *cfg) {
     return n < 1 ? 1 : n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (uint32_t)n;
 }
 
-static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
+static void layout_dims(const struct kern_config *cfg, uint32_t vocab_rows, struct cpu_dims *d) {
     const struct kern_model_desc *m = &cfg->model;
     d->e = (uint32_t)pad16(m->hidden);
     d->hc = m->hc_mult;
@@ -150,6 +150,7 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
     d->expert = (uint32_t)pad16(m->expert_width);
     d->shared = (uint32_t)pad16((uint64_t)m->n_shared * m->expert_width);
     d->vocab = (uint32_t)pad16(m->vocab_rows);
+    d->logits = (uint32_t)pad16(vocab_rows);
     d->max_pools = m->index_kpool ? cfg->max_context / m->index_kpool + 1 : 1;
     d->sel = m->index_kpool ? m->index_topk / m->index_kpool : 0;
     if (d->sel > d->max_pools)
@@ -439,7 +440,7 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
     x->draft = take(&at, m->n_draft ? rows * d->e * f : 0);
     x->gather = take(&at, (uint64_t)cfg->max_samples * d->e * f);
     x->eh_in = take(&at, m->n_draft ? rows * 2 * d->e * f : 0);
-    x->logits = take(&at, (uint64_t)cfg->max_samples * d->vocab * f);
+    x->logits = take(&at, (uint64_t)cfg->max_samples * d->logits * f);
     x->logits_at = take(&at, cfg->max_samples * (uint64_t)sizeof(uint32_t));
     x->turn = take(&at, rows * m->rope_dim * f);
     x->plan_rows =
@@ -448,7 +449,7 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
 }
 
 /* Floats of one member's scratch: the largest of what the stages ask for. */
-static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_dims *d) {
+static uint64_t scratch_floats(const struct kern_config *cfg, uint32_t vocab_rows, const struct cpu_dims *d) {
     uint64_t n = pad16(cpu_kda_scratch(d->kda_dim)) + cpu_kda_gates(d->kda_dim);
     n = max64(n, cpu_attn_scratch(d->lat));
     /* scores and ranks of all pools, widened keys */
@@ -456,14 +457,15 @@ static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_d
     n = max64(n, CPU_ROW_BLOCK * 128ull);                  /* an expert's share of the output */
     /* scores, biased scores and ranks of the experts */
     n = max64(n, 2 * pad16(cfg->model.n_experts) + 2 * (uint64_t)cfg->model.n_experts);
-    n = max64(n, (host_sample_scratch(cfg->model.vocab_rows) + 3) / 4 + 16);
+    n = max64(n, (host_sample_scratch(vocab_rows) + 3) / 4 + 16);
     return pad16(n);
 }
 
-void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg *segs, struct cpu_layout *l) {
+void cpu_layout(const struct kern_config *cfg, uint32_t vocab_rows, uint32_t threads, struct cpu_seg *segs,
+                struct cpu_layout *l) {
     memset(l, 0, sizeof(*l));
     l->seg = segs;
-    layout_dims(cfg, &l->d);
+    layout_dims(cfg, vocab_rows, &l->d);
     layout_weights(cfg, l);
     layout_state(cfg, l);
     uint64_t at = 0, most = 0;
@@ -472,7 +474,7 @@ void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg 
         l->lane_at[i] = take(&at, l->lane[i].bytes);
         most = max64(most, cfg->max_rows[i]);
     }
-    l->thread_group = scratch_floats(cfg, &l->d) * sizeof(float);
+    l->thread_group = scratch_floats(cfg, vocab_rows, &l->d) * sizeof(float);
     l->thread_room = (l->thread_group + cpu_expert_group_words(cfg, (uint32_t)most) * 4 + 127) & ~127ull;
     l->thread_bytes = l->thread_room + (l->n_segs ? CPU_PACKED_ROOM * sizeof(float) : 0);
     l->thread_at = (at + 127) & ~127ull;

@@ -243,12 +243,30 @@ static void keep_best(struct cpu_run *r, const struct cpu_rows *rows, uint32_t i
         host_topk(room.score, n, d->sel, room.rank, r->lane->sel + (uint64_t)i * d->sel);
 }
 
+/* A prompt's rows are shared among the ranks, each of which has the whole indexer, where any of them has to choose. */
+static bool cut_selection(const struct cpu_run *r, const struct cpu_rows *rows) {
+    if (!kern_is_cut(r->c->k) || r->lane_id != KERN_LANE_PREFILL || rows->n < KERN_GRID)
+        return false;
+    for (uint32_t i = 0; i < rows->n_seqs; i++) {
+        const struct cpu_seq *s = &rows->seq[i];
+        if (s->n_rows && visible_pools(r, s->pos0 + s->n_rows - 1) > r->c->l.d.sel)
+            return true;
+    }
+    return false;
+}
+
 /* Many rows: a member does whole rows. Fewer rows than members: all of them score each row, then one keeps.
  */
 static void select_pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
     const struct cpu_dims *d = &r->c->l.d;
-    if (rows->n >= r->n) {
-        for (uint32_t i = pool_take(&r->c->pool); i < rows->n; i = pool_take(&r->c->pool)) {
+    uint32_t first = 0, end = rows->n;
+    bool cut = cut_selection(r, rows);
+    if (cut) {
+        first = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank);
+        end = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank + 1);
+    }
+    if (cut || rows->n >= r->n) {
+        for (uint32_t i = first + pool_take(&r->c->pool); i < end; i = first + pool_take(&r->c->pool)) {
             uint32_t n = visible_pools(r, rows->pos[i]);
             if (n > d->sel)
                 score_pools(r, l, rows, i, 0, n, room_of(r, r->me).score);
@@ -270,12 +288,15 @@ static void select_pools(struct cpu_run *r, const struct cpu_layer *l, const str
 static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint32_t index) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
+    const bool cut = r->me == 0 && cut_selection(r, rows);
+    const uint32_t rank = r->c->k->cfg.rank;
     for (uint32_t i = 0; r->me == 0 && i < rows->n; i++) {
         uint32_t n = rows->pos[i] + 1,
                  pools_seen = index == KERN_INDEX_NONE ? 0 : visible_pools(r, rows->pos[i]);
         bool sparse = pools_seen > d->sel;
         uint64_t latents = sparse ? (uint64_t)d->sel * m->index_kpool + n % m->index_kpool : n;
-        uint64_t keys = index == KERN_INDEX_FULL && sparse ? pools_seen : 0;
+        bool here = !cut || (i >= cpu_rank_lo(r, rows->n, rank) && i < cpu_rank_lo(r, rows->n, rank + 1));
+        uint64_t keys = index == KERN_INDEX_FULL && sparse && here ? pools_seen : 0;
         r->count->latent_rows += latents;
         r->count->pooled_keys += keys;
         r->count->cache_bytes += latents * r->c->l.latent_bytes + keys * r->c->l.key_bytes;
@@ -395,6 +416,8 @@ void cpu_stage_mla(struct cpu_run *r, uint32_t layer) {
     if (full)
         select_pools(r, l, rows);
     count_selection(r, rows, index);
+    if (full && cut_selection(r, rows) && !cpu_gather_selection(r, rows->n))
+        return;
     run_barrier(r);
     attention(r, l, rows, index != KERN_INDEX_NONE);
     run_barrier(r);

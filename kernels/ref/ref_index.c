@@ -147,7 +147,37 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     x->l->sel_n[row] = want;
 }
 
-void ref_index(struct ref_ctx *x, const struct kern_seq *s) {
+/* A prompt's rows are shared among the ranks, each of which has the whole indexer: a rank selects for its own and
+ * learns the others'. Where all rows see everything there is nothing to tell. */
+static int select_shared(struct ref_ctx *x, const struct kern_seq *s, uint32_t rows) {
+    const struct kern_config *c = &x->r->k->cfg;
+    const uint32_t want = x->r->m->index_topk / x->r->m->index_kpool, words = want + 1;
+    const void *part[COMM_MAX_RANKS];
+    if ((s->pos0 + rows) / x->r->m->index_kpool <= want) {
+        for (uint32_t i = 0; i < rows; i++)
+            x->l->sel_n[s->row0 + i] = REF_ALL;
+        return 0;
+    }
+    uint32_t *own = kern_part_slot_of(x->r->k), lo = (uint32_t)((uint64_t)rows * c->rank / c->n_ranks),
+             hi = (uint32_t)((uint64_t)rows * (c->rank + 1) / c->n_ranks);
+    for (uint32_t i = lo; i < hi; i++, own += words) {
+        const uint64_t row = s->row0 + i;
+        select_row(x, s, i);
+        own[0] = x->l->sel_n[row];
+        if (own[0] != REF_ALL)
+            memcpy(own + 1, x->l->sel + row * want, want * sizeof(*own));
+    }
+    int r = kern_exchange(x->r->k, x->p->lane, x->stage, (uint64_t)(hi - lo) * words * sizeof(*own), part);
+    for (uint32_t rank = 0, i = 0; !r && rank < c->n_ranks; rank++)
+        for (const uint32_t *from = part[rank]; i < (uint64_t)rows * (rank + 1) / c->n_ranks; i++, from += words) {
+            x->l->sel_n[s->row0 + i] = from[0];
+            if (from[0] != REF_ALL)
+                memcpy(x->l->sel + (s->row0 + i) * (uint64_t)want, from + 1, want * sizeof(*from));
+        }
+    return r;
+}
+
+int ref_index(struct ref_ctx *x, const struct kern_seq *s) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t rows = ref_seq_rows(x, s), kp = m->index_kpool;
     const uint64_t two = 2 * (uint64_t)m->index_dim;
@@ -161,6 +191,9 @@ void ref_index(struct ref_ctx *x, const struct kern_seq *s) {
     for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows && kp > 1; i++)
         memcpy(ring + (s->pos0 + i) % KERN_TAIL_RING * two, x->l->kraw + (s->row0 + i) * two,
                two * sizeof(float));
+    if (kern_is_cut(x->r->k) && (s->flags & KERN_SEQ_PREFILL))
+        return select_shared(x, s, rows);
     for (uint32_t i = 0; i < rows; i++)
         select_row(x, s, i);
+    return 0;
 }

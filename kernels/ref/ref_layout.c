@@ -118,7 +118,7 @@ static uint64_t unpacked_floats(const struct kern_config *c) {
     return most;
 }
 
-static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t lane, char *base,
+static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t vocab_rows, uint32_t lane, char *base,
                        uint64_t *at) {
     const struct kern_model_desc *m = &c->model;
     const uint64_t rows = c->max_rows[lane], e = rows * m->hidden * sizeof(float),
@@ -131,7 +131,7 @@ static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t
     l->y = take(base, at, e);
     l->post = take(base, at, rows * m->hc_mult * sizeof(float));
     l->comb = take(base, at, rows * m->hc_mult * m->hc_mult * sizeof(float));
-    l->logits = take(base, at, c->max_samples * (uint64_t)m->vocab_rows * sizeof(float));
+    l->logits = take(base, at, c->max_samples * (uint64_t)vocab_rows * sizeof(float));
     l->sel = take(base, at, m->index_kpool ? rows * (m->index_topk / m->index_kpool) * sizeof(uint32_t) : 0);
     l->sel_n = take(base, at, rows * sizeof(uint32_t));
     l->draft = take(base, at, rows);
@@ -145,7 +145,7 @@ static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t
     l->kraw = take(base, at, rows * 2 * m->index_dim * sizeof(float));
 }
 
-void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN_MEM_N],
+void ref_place(struct ref *r, const struct kern_config *c, uint32_t vocab_rows, char *const base[KERN_MEM_N],
                uint64_t ret_bytes[KERN_MEM_N]) {
     const struct kern_model_desc *m = &c->model;
     char *ctl = base[KERN_MEM_CTL], *work = base[KERN_MEM_WORK];
@@ -166,7 +166,7 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
 
     at = 0;
     for (uint32_t lane = 0; lane < KERN_LANES; lane++)
-        place_lane(&r->lane[lane], c, lane, work, &at);
+        place_lane(&r->lane[lane], c, vocab_rows, lane, work, &at);
     r->state_copy = take(work, &at, (uint64_t)ref_p(m) * m->kda_dim * sizeof(float));
     r->chunk = take(work, &at, 2 * KERN_GRID * ((uint64_t)m->kda_dim + KERN_GRID) * sizeof(double));
     r->scores = take(work, &at, (c->max_context + 1ull) * sizeof(double));
@@ -176,16 +176,17 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
         r->tmp[i] = take(work, &at, widest(m) * sizeof(float));
     r->unpacked = take(work, &at, unpacked_floats(c) * sizeof(float));
     r->attn = take(work, &at, (uint64_t)m->mla_heads * m->v_dim * sizeof(float));
-    r->sampling = take(work, &at, host_sample_scratch(m->vocab_rows));
+    r->sampling = take(work, &at, host_sample_scratch(vocab_rows));
     ret_bytes[KERN_MEM_WORK] = at;
 }
 
-int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
+int ref_query(const struct kern_config *cfg, uint32_t vocab_rows, uint64_t bytes[KERN_MEM_N], char *err,
+              size_t err_len) {
     (void)err;
     (void)err_len;
     struct ref r = {0};
     char *const none[KERN_MEM_N] = {0};
-    ref_place(&r, cfg, none, bytes);
+    ref_place(&r, cfg, vocab_rows, none, bytes);
     return 0;
 }
 

@@ -191,12 +191,13 @@ static void attend(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
     ref_linear(x, KERN_MLA_O, 0, out, x->l->y + (uint64_t)row * m->hidden);
 }
 
-void ref_mla(struct ref_ctx *x) {
+int ref_mla(struct ref_ctx *x) {
     const struct kern_model_desc *m = x->r->m;
     const float *kv_norm = ref_vector(x->r, KERN_MLA_KVA_NORM, x->layer);
     const float *q_norm = ref_vector(x->r, KERN_MLA_QA_NORM, x->layer);
     bool used = false;
-    for (uint32_t i = 0; i < x->p->n_seqs; i++) {
+    int r = 0;
+    for (uint32_t i = 0; !r && i < x->p->n_seqs; i++) {
         const struct kern_seq *s = &plan_seqs(x->p)[i];
         const uint32_t n = ref_seq_rows(x, s);
         for (uint32_t j = 0; j < n; j++) {
@@ -211,8 +212,8 @@ void ref_mla(struct ref_ctx *x) {
             store_latent(x, s, s->pos0 + j, c);
         }
         if (m->layer[x->layer].index == KERN_INDEX_FULL)
-            ref_index(x, s);
-        for (uint32_t j = 0; j < n; j++)
+            r = ref_index(x, s);
+        for (uint32_t j = 0; !r && j < n; j++)
             attend(x, s, j);
         used |= n > 0;
     }
@@ -220,4 +221,5 @@ void ref_mla(struct ref_ctx *x) {
         ref_count(x, part, x->layer);
     for (uint32_t part = KERN_MLA_KB; part <= KERN_MLA_VB && used; part++)
         ref_count(x, part, x->layer);
+    return r;
 }

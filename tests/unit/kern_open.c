@@ -40,7 +40,9 @@ END_TEST
     } while (0)
 
 START_TEST(every_value_is_bounded) {
-    REFUSE(n_ranks, 2, "n_ranks");
+    REFUSE(n_ranks, 0, "n_ranks");
+    REFUSE(n_ranks, 65, "n_ranks");
+    REFUSE(n_ranks, 4, "kda_heads");
     REFUSE(rank, 1, "rank");
     REFUSE(threads, 5000, "threads");
     REFUSE(cache, 4, "cache");
