@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval.h"
 #include "score.h"
 
 void goldmake_floats(struct ckpt_set *s, const char *name, const char *what, const float *v, size_t n) {
@@ -95,8 +94,7 @@ void goldmake_engine(struct ckpt_set *s, const char *name, const char *dir, cons
 
 char goldmake_said[4096];
 
-int goldmake_judge(const char *dir, const char *backend, const char *golden, double tolerance) {
-    const struct eval_options o = {.model = dir, .backend = backend, .tolerance = tolerance};
+int goldmake_eval(const struct eval_options *o, const char *golden) {
     FILE *t = tmpfile();
     int out = dup(1), err = dup(2), r;
 
@@ -105,7 +103,7 @@ int goldmake_judge(const char *dir, const char *backend, const char *golden, dou
     fflush(stderr);
     dup2(fileno(t), 1);
     dup2(fileno(t), 2);
-    r = eval_golden(&o, golden);
+    r = eval_golden(o, golden);
     fflush(stdout);
     fflush(stderr);
     dup2(out, 1);
@@ -118,4 +116,10 @@ int goldmake_judge(const char *dir, const char *backend, const char *golden, dou
     if (r)
         printf("%s", goldmake_said);
     return r;
+}
+
+int goldmake_judge(const char *dir, const char *backend, const char *golden, double tolerance) {
+    const struct eval_options o = {.model = dir, .backend = backend, .tolerance = tolerance};
+
+    return goldmake_eval(&o, golden);
 }
