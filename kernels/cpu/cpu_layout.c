@@ -407,8 +407,8 @@ static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
     for (uint32_t i = 0; i < kern_total_layers(m); i++)
         if (m->layer[i].mix == KERN_MIX_KDA)
             l->layer[i].pend = take(&slot, (uint64_t)KERN_MAX_WINDOW * l->pend.size * sizeof(float));
-    l->slot_stride = slot;
-    l->page_bytes = page;
+    l->slot_stride = slot ? slot : 64; /* never 0: whoever divides memory by slots or pages finds something */
+    l->page_bytes = page ? page : 64;
 }
 
 static uint64_t max64(uint64_t a, uint64_t b) {
