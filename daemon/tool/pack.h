@@ -140,6 +140,8 @@ int pack_shard(struct pack_dir *d, const struct pack_plan *p, uint32_t file, jso
 /* The digest of all tensors of a safetensors file, as it stands in the record. */
 int pack_digest(const struct st_file *f, char ret[33], struct xerr *e);
 
+/* Before anything is made: whether the model can be written as GGUF. */
+int pack_gguf_can(const struct pack_options *o, struct xerr *e);
 /* The whole model as OUT/model.gguf (packgguf.c, packggufkv.c); progress by name. *ret_left: tensors of the
  * vision tower, which have no place in it. */
 int pack_gguf(struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,

@@ -150,6 +150,8 @@ int pack_run(const struct pack_options *o) {
         r = model_index_open(&x, o->in, NULL, &err);
     if (r >= 0)
         r = pack_plan_make(o, x, &p, &err);
+    if (r >= 0 && p.family == PACK_GGUF)
+        r = pack_gguf_can(o, &err);
     if (r >= 0)
         r = pack_dir_open(&d, o, &p, &err);
     if (r >= 0 && p.family == PACK_GGUF) {
