@@ -7,6 +7,7 @@
 #define GLMD_CPU_BODY_H
 
 #include "cpu_ops.h"
+#include "host_lattice.h"
 #include "host_unpack.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@
 #include "cpu_body_math.h"
 #include "cpu_body_panel.h"
 #include "cpu_body_prod.h"
+#include "cpu_body_gguf.h"
 #include "cpu_body_unpack.h"
 #include "cpu_body_packed.h"
 #include "cpu_body_kda.h"

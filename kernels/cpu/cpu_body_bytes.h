@@ -17,6 +17,16 @@ static inline vb vb_ld(const uint8_t *p) {
     memcpy(&v, p, sizeof(v));
     return v;
 }
+/* Has one of n codes of E4M3 all bits but the sign? n: a multiple of 16 */
+static inline int vb_e4m3_nan(const uint8_t *p, size_t n) {
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t any = 0, w;
+    for (size_t i = 0; i < n; i += sizeof(w)) {
+        memcpy(&w, p + i, sizeof(w));
+        any |= (w & 0x7f * ones) + ones;
+    }
+    return (any & 0x80 * ones) != 0;
+}
 /* Elements of `unit` bytes of both, one after the other; the lower halves, or the higher ones. */
 static inline vb vb_zip_lo(vb a, vb b, const uint32_t unit) {
     if (unit == 1)

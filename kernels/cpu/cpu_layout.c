@@ -35,7 +35,7 @@ static uint64_t take_here(struct placing *w, uint64_t bytes) {
 static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_rows) {
     struct cpu_packed *m = &s->m;
     struct kern_piece_info p;
-    uint64_t rows = m->transposed ? (uint64_t)m->rows / m->rstride * m->k : panel_rows;
+    uint64_t rows = panel_rows;
     kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_CODES, &p);
     m->row_bytes = (uint32_t)p.row_bytes;
     m->codes = take_here(w, rows * p.row_bytes);
@@ -180,8 +180,8 @@ static void layout_kda(struct placing *w, struct cpu_layer *l) {
     l->out = one(w, e, d->kda_all, e * p, KERN_KDA_O, 0, dim);
 }
 
-/* kv_b as one tensor: the key rows of each head lie as they are, for a product with their transpose, the value rows
- * in panels. What belongs to the whole matrix is there twice. */
+/* kv_b as one tensor: the key rows of each head in panels of their own, for a product with their transpose, and the
+ * value rows in others. What belongs to the whole matrix is there twice. */
 static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
@@ -191,11 +191,11 @@ static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     uint64_t before = w->at;
     key.m.transposed = 1;
     key.m.k = m->nope_dim;
-    key.m.rblock = m->kv_rank;
-    key.m.rblock_pad = d->kv_rank;
+    key.m.rblock = m->nope_dim;
+    key.m.rblock_pad = (uint32_t)pad16(m->nope_dim);
     key.m.rstride = per;
     key.panels = l->uk.panels;
-    place_pieces(w, &key, 0);
+    place_pieces(w, &key, (uint64_t)m->mla_heads * key.m.rblock_pad);
     keep_seg(w, &l->uk, &key, before);
     before = w->at;
     value.m.rblock = m->v_dim;

@@ -22,15 +22,17 @@ enum {
     CPU_HEAD_BLOCK = 4, /* query heads that share a gathered key */
     CPU_MAX_CONV = 16,
     /* Floats of scratch of a product with stored weights: unpacked tiles, blocks that begin before them, sums. */
-    CPU_PACKED_TILE = 8192,
-    CPU_PACKED_BLOCK = 12288,
+    CPU_PACKED_TILE = 4096,
+    CPU_PACKED_BLOCK = 8192,
     CPU_PACKED_SUMS = 4096,
     CPU_PACKED_ROOM = CPU_PACKED_TILE + CPU_PACKED_BLOCK + CPU_PACKED_SUMS,
 };
 
 /* A stored matrix as it lies in memory, offsets from the weights. Panels of 16 outputs: of each unit of a row (a byte
  * of blocks, a code, a number) those of 16 rows side by side, scales of single rows alike; grids of scales that serve
- * several rows stay as on disk. Transposed: rows as on disk, and the product is with the transpose. */
+ * several rows stay as on disk.
+ * Transposed: the panels are of each head's rows all the same, and the product is with the transpose: output n is
+ * column n % pad16(cols) of head n / pad16(cols). */
 struct cpu_packed {
     struct kern_store s;
     uint8_t transposed, has_global;

@@ -87,9 +87,11 @@ static struct row_place row_place(const struct cpu_seg *s, const struct cpu_seg 
     uint64_t head = m->rstride ? row / m->rstride : 0, i = m->rstride ? row % m->rstride : row;
     if (FAULT(cpu_row_of_next) && row == 17)
         i++;
-    if (key && i < m->roff)
-        return (struct row_place){.at = key_off + (head * m->roff + i) * p->row_bytes, .step = p->unit};
     uint64_t n = head * (m->rstride ? m->rblock_pad : 0) + i - m->roff;
+    if (key && i < m->roff) {
+        n = head * key->m.rblock_pad + i;
+        off = key_off;
+    }
     return (struct row_place){.at = off + n / 16 * p->row_bytes * 16 + n % 16 * p->unit, .step = 16ull * p->unit};
 }
 
@@ -97,7 +99,8 @@ static struct row_place row_place(const struct cpu_seg *s, const struct cpu_seg 
 static bool is_panel(const struct cpu_seg *s, const struct cpu_seg *key, uint64_t off, uint64_t key_off,
                      const struct kern_piece_info *p, uint64_t row) {
     struct row_place a = row_place(s, key, off, key_off, p, row), z = row_place(s, key, off, key_off, p, row + 15);
-    return a.step == 16ull * p->unit && (a.at - off) % (16ull * p->row_bytes) == 0 && z.at == a.at + 15ull * p->unit;
+    uint64_t from = key && a.at < off ? key_off : off; /* keys lie before values */
+    return (a.at - from) % (16ull * p->row_bytes) == 0 && z.at == a.at + 15ull * p->unit;
 }
 
 void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *key, uint32_t piece, uint64_t offset,
@@ -143,10 +146,9 @@ void cpu_clear_seg(struct cpu *c, const struct cpu_seg *s) {
     const struct cpu_packed *m = &s->m;
     uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
     uint64_t row = (uint64_t)m->row_bytes * 16, scales = 16ull * m->scale_cols * m->scale_unit;
-    uint64_t first = m->rblock != m->rblock_pad ? 0 : s->panels - 1;
-    if (m->transposed)
-        return;
-    memset(base + m->codes + first * row, 0, (s->panels - first) * row);
+    uint64_t panels = m->transposed ? (uint64_t)m->rows / m->rstride * (m->rblock_pad / 16) : s->panels;
+    uint64_t first = m->rblock != m->rblock_pad ? 0 : panels - 1;
+    memset(base + m->codes + first * row, 0, (panels - first) * row);
     if (m->s.block_rows == 1)
-        memset(base + m->scale + first * scales, 0, (s->panels - first) * scales);
+        memset(base + m->scale + first * scales, 0, (panels - first) * scales);
 }

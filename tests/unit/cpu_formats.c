@@ -160,6 +160,7 @@ END_TEST
 /* Widths that every format can hold: 256 inputs for the K formats, 128 outputs for EXL3. */
 static void wide(struct kern_config *c) {
     km_config_small(c);
+    c->threads = 3; /* shares of panels that end inside a head */
     c->model.hidden = 256;
     c->model.dense_width = c->model.expert_width = 256;
     c->model.n_experts = 3;
