@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckptgguf.h"
+#include "crc32test.h"
 #include "goldmake.h"
 #include "leakcheck.h"
 
@@ -48,12 +50,46 @@ static void make(const char *model, const char *part, enum ckpt_spelling how) {
     ckpt_set_done(&gold);
 }
 
-static void judge(const char *backend, enum ckpt_spelling how) {
+/* The same with a GGUF file: blocks in `pack`, F32 in `plain`. */
+static void make_gguf(const char *part, const struct ckpt_block *b) {
+    struct ckpt_rng rng = {b->type};
+    struct ckpt_set gold = {.n = 0};
+    struct ckpt_gguf g[2];
+    struct ckpt from;
+    uint32_t ids[IDS];
+    json_t *config, *tok;
+
+    snprintf(from.dir, sizeof from.dir, "%s", ckpt_model("nano"));
+    config = ckpt_json(&from, "config.json");
+    tok = ckpt_json(&from, "tokenizer.json");
+    ckpt_set_load(&set, "nano");
+    for (int i = 0; i < 2; i++) {
+        ckpt_gguf_init(&g[i]);
+        ckpt_gguf_model(&g[i], &set, config);
+        ckpt_gguf_tokenizer(&g[i], tok, config);
+    }
+    ck_assert_uint_gt(ckpt_gguf_spell(&g[0], &g[1], part, b), 11);
+    ckpt_empty(&pack);
+    ckpt_empty(&plain);
+    ckpt_gguf_write(&g[0], &pack, "nano.gguf");
+    ckpt_gguf_write(&g[1], &plain, "nano.gguf");
+    for (int i = 0; i < 2; i++)
+        ckpt_gguf_done(&g[i]);
+    json_decref(config);
+    json_decref(tok);
+    for (uint32_t i = 0; i < IDS; i++)
+        ids[i] = (uint32_t)(ckpt_rand(&rng) % 4060);
+    goldmake_engine(&gold, "text", plain.dir, "cpu", ids, IDS, GREEDY);
+    ckpt_set_save(&gold, ckpt_path(&plain, "golden.safetensors"));
+    ckpt_set_done(&gold);
+}
+
+static void judge(const char *backend, const char *name) {
     int r = goldmake_judge(pack.dir, backend, ckpt_path(&plain, "golden.safetensors"), 1e-3);
 
-    ck_assert_msg(r == 0, "%s on %s: %s", ckpt_spelling_name[how], backend, goldmake_said);
+    ck_assert_msg(r == 0, "%s on %s: %s", name, backend, goldmake_said);
     if (getenv("GLMD_FOREIGN"))
-        printf("%s: %s", ckpt_spelling_name[how], goldmake_said);
+        printf("%s: %s", name, goldmake_said);
 }
 
 /* Every kind of code and of scale once; EXL3 in the experts alone, and by the scalar backend. */
@@ -66,7 +102,7 @@ START_TEST(test_spelling) {
     const enum ckpt_spelling how = HOW[_i];
 
     make("twin-a", how < CKPT_EXL3 ? "" : "mlp.experts", how);
-    judge(how < CKPT_EXL3 ? "cpu" : "ref", how);
+    judge(how < CKPT_EXL3 ? "cpu" : "ref", ckpt_spelling_name[how]);
     ckpt_remove(&pack);
     ckpt_remove(&plain);
 }
@@ -78,8 +114,47 @@ START_TEST(test_all) {
 
     make(_i % 2 ? "nano" : "twin-a", "", how);
     if (how < CKPT_EXL3)
-        judge("cpu", how);
-    judge("ref", how);
+        judge("cpu", ckpt_spelling_name[how]);
+    judge("ref", ckpt_spelling_name[how]);
+    ckpt_remove(&pack);
+    ckpt_remove(&plain);
+}
+END_TEST
+
+/* The tests' decoder itself, by checksums of what the formats' own library makes of the same bytes. */
+START_TEST(test_vectors) {
+    static const struct {
+        const char *name;
+        uint32_t crc;
+    } V[] = {{"Q8_0", 0x331dae17}, {"Q4_K", 0x4a0ff77d},   {"Q5_K", 0x885bbff6},
+             {"Q6_K", 0xa4c1436a}, {"IQ4_NL", 0xa700b6cc}, {"MXFP4", 0x22b4b7ca}};
+    const struct ckpt_block *b = &CKPT_BLOCKS[_i];
+    unsigned char p[256];
+    float y[256];
+
+    ck_assert_str_eq(V[_i].name, b->name);
+    for (uint32_t i = 0; i < b->bytes; i++)
+        p[i] = (unsigned char)(37 * i + 11);
+    if (b->type == 39) {
+        p[0] = 0x7d;
+    } else {
+        memcpy(p + (b->type == 14 ? 208 : 0), "\0\x34", 2);
+        if (b->type == 12 || b->type == 13)
+            memcpy(p + 2, "\0\x30", 2);
+    }
+    ckpt_block_read(b, p, y);
+    for (uint32_t i = 0; i < b->numbers; i++)
+        y[i] = b->type == 39 && y[i] == 0 ? 0 : y[i]; /* code 8 of MXFP4 is +0 there */
+    ck_assert_msg(crc32_of(y, b->numbers * 4) == V[_i].crc, "%s: %08x, expected %08x", b->name,
+                  crc32_of(y, b->numbers * 4), V[_i].crc);
+}
+END_TEST
+
+START_TEST(test_gguf) {
+    make_gguf(getenv("GLMD_FOREIGN") ? "ffn_" : "_exps", &CKPT_BLOCKS[_i]);
+    judge("cpu", CKPT_BLOCKS[_i].name);
+    if (getenv("GLMD_FOREIGN") || CKPT_BLOCKS[_i].type == 12)
+        judge("ref", CKPT_BLOCKS[_i].name);
     ckpt_remove(&pack);
     ckpt_remove(&plain);
 }
@@ -97,6 +172,8 @@ int main(void) {
         tcase_add_loop_test(t, test_all, 2 * CKPT_F16, 2 * CKPT_SPELLINGS);
     else
         tcase_add_loop_test(t, test_spelling, 0, sizeof HOW / sizeof *HOW);
+    tcase_add_loop_test(t, test_vectors, 0, (int)CKPT_N_BLOCKS);
+    tcase_add_loop_test(t, test_gguf, 0, (int)CKPT_N_BLOCKS);
     suite_add_tcase(s, t);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
