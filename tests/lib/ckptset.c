@@ -115,12 +115,16 @@ static void load_file(struct ckpt_set *s, const struct ckpt *c, const char *file
 }
 
 void ckpt_set_load(struct ckpt_set *s, const char *model) {
+    ckpt_set_load_dir(s, ckpt_model(model));
+}
+
+void ckpt_set_load_dir(struct ckpt_set *s, const char *dir) {
     struct ckpt c;
     json_t *index, *map, *seen = json_object(), *v;
     const char *name;
 
     memset(s, 0, sizeof *s);
-    snprintf(c.dir, sizeof c.dir, "%s", ckpt_model(model));
+    ck_assert_int_lt(snprintf(c.dir, sizeof c.dir, "%s", dir), (int)sizeof c.dir);
     index = ckpt_json(&c, "model.safetensors.index.json");
     map = json_object_get(index, "weight_map");
     json_object_foreach(map, name, v) {

@@ -24,6 +24,7 @@ struct ckpt_set {
 };
 
 void ckpt_set_load(struct ckpt_set *s, const char *model); /* every tensor of $GLMD_MODELS/NAME */
+void ckpt_set_load_dir(struct ckpt_set *s, const char *dir);
 void ckpt_set_done(struct ckpt_set *s);
 struct ckpt_tensor *ckpt_set_find(struct ckpt_set *s, const char *name); /* NULL: none */
 struct ckpt_tensor *ckpt_set_get(struct ckpt_set *s, const char *name);

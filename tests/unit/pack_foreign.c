@@ -3,6 +3,7 @@
  * answers are those of the numbers that the tests' own decoder finds in it. Reader, unpacker and products are
  * all on one side of the comparison; nothing of them is on the other, where plain F32 is computed. */
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "crc32test.h"
 #include "goldmake.h"
 #include "leakcheck.h"
+#include "packtest.h"
 
 enum { IDS = 40, GREEDY = 2 };
 
@@ -150,6 +152,63 @@ START_TEST(test_vectors) {
 }
 END_TEST
 
+/* The other way: what glm-pack writes, read by the tests' decoder, is what glm-pack says that it stands for.
+ */
+static const struct {
+    const char *format, *part;
+} OURS[] = {
+    {"fp8", NULL},
+    {"fp8-channel", NULL},
+    {"fp8-tensor", NULL},
+    {"int8", NULL},
+    {"mxfp8", NULL},
+    {"nvfp4", NULL},
+    {"nvfp4-ct", NULL},
+    {"mxfp4", NULL},
+    {"int4", NULL},
+    {"bf16", "*layers.1.mlp.experts.0.*=exl3-2"},
+    {"bf16", "*layers.2.mlp.experts.4.down_proj=exl3-5"},
+};
+
+START_TEST(test_ours) {
+    const char *part[] = {"--part", OURS[_i].part, "--numbers", NULL};
+    struct ckpt_set want = {.n = 0};
+    uint64_t far = 0;
+    size_t n;
+
+    packtest_setup();
+    for (int numbers = 0; numbers < 2; numbers++) {
+        const char **more = OURS[_i].part ? part : part + 2;
+
+        part[2] = numbers ? "--numbers" : NULL;
+        ck_assert_msg(packtest(ckpt_model("twin-a"), packtest_out(numbers ? "numbers" : "pack"),
+                               OURS[_i].format, more) == 0,
+                      "%s", packtest_prog.err_text);
+    }
+    ckpt_set_load_dir(&set, packtest_out("pack"));
+    ckpt_set_load_dir(&want, packtest_out("numbers"));
+    n = ckpt_plain_all(&set);
+    ck_assert_uint_ge(n, OURS[_i].part ? 1 : 70);
+    for (size_t i = 0; i < want.n; i++) {
+        const struct ckpt_tensor *b = &want.t[i], *a = ckpt_set_get(&set, b->name);
+
+        ck_assert_msg(a->n == b->n && strcmp(a->dtype, b->dtype) == 0, "%s: %s and %s", b->name, a->dtype,
+                      b->dtype);
+        for (size_t k = 0; strcmp(b->dtype, "F32") == 0 && k < b->n / 4; k++) {
+            float x, y;
+
+            memcpy(&x, a->bytes + 4 * k, 4);
+            memcpy(&y, b->bytes + 4 * k, 4);
+            far += !(fabsf(x - y) <= 2e-6f * fabsf(y) + (OURS[_i].part ? 1e-6f : 0));
+        }
+        ck_assert_msg(far == 0, "%s as %s: %llu numbers differ", b->name, OURS[_i].format,
+                      (unsigned long long)far);
+    }
+    ckpt_set_done(&want);
+    packtest_teardown();
+}
+END_TEST
+
 START_TEST(test_gguf) {
     make_gguf(getenv("GLMD_FOREIGN") ? "ffn_" : "_exps", &CKPT_BLOCKS[_i]);
     judge("cpu", CKPT_BLOCKS[_i].name);
@@ -173,6 +232,7 @@ int main(void) {
     else
         tcase_add_loop_test(t, test_spelling, 0, sizeof HOW / sizeof *HOW);
     tcase_add_loop_test(t, test_vectors, 0, (int)CKPT_N_BLOCKS);
+    tcase_add_loop_test(t, test_ours, 0, sizeof OURS / sizeof *OURS);
     tcase_add_loop_test(t, test_gguf, 0, (int)CKPT_N_BLOCKS);
     suite_add_tcase(s, t);
     sr = srunner_create(s);
