@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "directory.h"
 #include "leakcheck.h"
@@ -74,8 +75,14 @@ static void edit(const char *path, const char *json) {
 
 /* ---- configuration ---- */
 
+static int build(struct model_index **x, struct model_directory *d) {
+    ck_assert_msg(read_config() == 0, "%s", err.msg);
+    ck_assert_msg(model_index_open(x, dir.dir, NULL, &err) == 0, "%s", err.msg);
+    return model_directory_build(d, &cfg, *x, &err);
+}
+
 /* The release's own numbers, on the frame of the twin's file; its layers by frequency alone. */
-START_TEST(release_values) {
+static void release_config(void) {
     static const struct {
         const char *key;
         int value;
@@ -90,8 +97,6 @@ START_TEST(release_values) {
         {"num_experts_per_tok", 8},    {"pad_token_id", 154820},
     };
     json_t *root = ckpt_json(&dir, "config.json");
-    struct kern_model_desc d;
-    uint32_t full = 0;
 
     for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++)
         json_object_set_new(root, VALUES[i].key, json_integer(VALUES[i].value));
@@ -100,6 +105,13 @@ START_TEST(release_values) {
     json_object_set_new(root, "eos_token_id", json_pack("[i,i,i]", 154820, 154827, 154829));
     ckpt_write_json(&dir, "config.json", root);
     json_decref(root);
+}
+
+START_TEST(release_values) {
+    struct kern_model_desc d;
+    uint32_t full = 0;
+
+    release_config();
     ck_assert_msg(read_config() == 0, "%s", err.msg);
     ck_assert_int_eq(cfg.family, MODEL_GLM53);
     ck_assert_uint_eq(cfg.n_eos, 3);
@@ -125,6 +137,124 @@ START_TEST(release_values) {
         ck_assert_uint_eq(d.layer[i].mlp, i < 3 ? KERN_MLP_DENSE : KERN_MLP_MOE);
     }
     ck_assert_uint_eq(full, 22);
+}
+END_TEST
+
+/* ---- the release's tensors, by name, shape and type; their bytes are a hole in a file ---- */
+
+struct header {
+    FILE *f;
+    uint64_t at;
+    uint32_t n, n_fp8;
+};
+
+static void entry(struct header *h, const char *name, const char *dtype, uint64_t size, uint64_t rows, uint64_t cols) {
+    uint64_t bytes = rows * (cols ? cols : 1) * size;
+    fprintf(h->f, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%llu", h->n++ ? "," : "", name, dtype,
+            (unsigned long long)rows);
+    if (cols)
+        fprintf(h->f, ",%llu", (unsigned long long)cols);
+    fprintf(h->f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)h->at, (unsigned long long)(h->at + bytes));
+    h->at += bytes;
+}
+
+/* how: b BF16, f FP8 with its scales, w F32; cols 0: a vector */
+static void put(struct header *h, uint32_t layer, const char *name, char how, uint64_t rows, uint64_t cols) {
+    char full[128], scale[160];
+    snprintf(full, sizeof full, "model.layers.%u.%s", layer, name);
+    entry(h, full, how == 'f' ? "F8_E4M3" : how == 'w' ? "F32" : "BF16", how == 'f' ? 1 : how == 'w' ? 4 : 2, rows,
+          cols);
+    if (how != 'f')
+        return;
+    h->n_fp8++;
+    snprintf(scale, sizeof scale, "%s_scale_inv", full);
+    entry(h, scale, "F32", 4, (rows + 127) / 128, (cols + 127) / 128);
+}
+
+static void put_mlp(struct header *h, uint32_t layer, const char *module, uint64_t width) {
+    static const char *const names[] = {"gate", "up", "down"};
+    char name[96];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s.%s_proj.weight", module, names[i]);
+        put(h, layer, name, 'f', i < 2 ? width : 6144, i < 2 ? 6144 : width);
+    }
+}
+
+static void put_layer(struct header *h, uint32_t l) {
+    char module[64];
+    put(h, l, "input_layernorm.weight", 'b', 6144, 0);
+    put(h, l, "post_attention_layernorm.weight", 'b', 6144, 0);
+    put(h, l, "self_attn.q_a_proj.weight", 'f', 2048, 6144);
+    put(h, l, "self_attn.q_a_layernorm.weight", 'b', 2048, 0);
+    put(h, l, "self_attn.q_b_proj.weight", 'f', 16384, 2048);
+    put(h, l, "self_attn.kv_a_proj_with_mqa.weight", 'f', 576, 6144);
+    put(h, l, "self_attn.kv_a_layernorm.weight", 'b', 512, 0);
+    put(h, l, "self_attn.kv_b_proj.weight", 'f', 28672, 512);
+    put(h, l, "self_attn.o_proj.weight", 'f', 6144, 16384);
+    if (l < 3 || l % 4 == 2 || l == 78) {
+        put(h, l, "self_attn.indexer.wq_b.weight", 'f', 4096, 2048);
+        put(h, l, "self_attn.indexer.wk.weight", 'f', 128, 6144);
+        put(h, l, "self_attn.indexer.k_norm.weight", 'b', 128, 0);
+        put(h, l, "self_attn.indexer.k_norm.bias", 'b', 128, 0);
+        put(h, l, "self_attn.indexer.weights_proj.weight", 'b', 32, 6144);
+    }
+    if (l < 3)
+        put_mlp(h, l, "mlp", 12288);
+    for (uint32_t x = 0; l >= 3 && x < 256; x++) {
+        snprintf(module, sizeof module, "mlp.experts.%u", x);
+        put_mlp(h, l, module, 2048);
+    }
+    if (l >= 3) {
+        put_mlp(h, l, "mlp.shared_experts", 2048);
+        put(h, l, "mlp.gate.weight", 'b', 256, 6144);
+        put(h, l, "mlp.gate.e_score_correction_bias", 'w', 256, 0);
+    }
+    if (l == 78) {
+        put(h, l, "enorm.weight", 'b', 6144, 0);
+        put(h, l, "hnorm.weight", 'b', 6144, 0);
+        put(h, l, "eh_proj.weight", 'b', 6144, 12288);
+        put(h, l, "shared_head.norm.weight", 'b', 6144, 0);
+    }
+}
+
+/* 59,585 tensors, 59,044 of them in FP8, 755.6 GB: all have a place, and nothing needs a permission. */
+START_TEST(release_tensors) {
+    static const struct model_allow none = {false, ""};
+    struct model_index *x = NULL;
+    struct model_directory d = {0};
+    struct header h = {0};
+    char *text = NULL;
+    size_t n = 0;
+    release_config();
+    h.f = open_memstream(&text, &n);
+    ck_assert_ptr_nonnull(h.f);
+    fputc('{', h.f);
+    entry(&h, "model.embed_tokens.weight", "BF16", 2, 154880, 6144);
+    entry(&h, "model.norm.weight", "BF16", 2, 6144, 0);
+    entry(&h, "lm_head.weight", "BF16", 2, 154880, 6144);
+    for (uint32_t l = 0; l < 79; l++)
+        put_layer(&h, l);
+    fputc('}', h.f);
+    while (ftell(h.f) % 8)
+        fputc(' ', h.f);
+    fclose(h.f);
+    ck_assert_uint_eq(h.n - h.n_fp8, 59585);
+    ck_assert_uint_eq(h.n_fp8, 59044);
+    const uint64_t head = n;
+    const char *path = ckpt_path(&dir, "model.safetensors");
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert(fwrite(&head, 8, 1, f) == 1 && fwrite(text, 1, n, f) == n && fclose(f) == 0);
+    ck_assert_int_eq(truncate(path, (off_t)(8 + n + h.at)), 0);
+    free(text);
+    ck_assert_msg(build(&x, &d) == 0, "%s", err.msg);
+    ck_assert(d.has_draft);
+    ck_assert_uint_eq(d.n_tensors, 59585);
+    ck_assert_uint_eq(d.bytes, 755617140416ull);
+    ck_assert_msg(model_quant_check(dir.dir, &d, &err) == 0, "%s", err.msg);
+    ck_assert_msg(model_allowed(dir.dir, &cfg, &d, 79, &none, &err) == 0, "%s", err.msg);
+    model_directory_done(&d);
+    model_index_close(x);
 }
 END_TEST
 
@@ -266,12 +396,6 @@ END_TEST
 
 /* ---- tensors ---- */
 
-static int build(struct model_index **x, struct model_directory *d) {
-    ck_assert_msg(read_config() == 0, "%s", err.msg);
-    ck_assert_msg(model_index_open(x, dir.dir, NULL, &err) == 0, "%s", err.msg);
-    return model_directory_build(d, &cfg, *x, &err);
-}
-
 /* 13 layers' attention and norms, 5 full ones' and the draft's indexers, 3 dense, 10 of experts, 4 and 3. */
 START_TEST(tensors) {
     static const struct model_allow none = {false, ""};
@@ -368,6 +492,7 @@ int main(void) {
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_unchecked_fixture(t, once, at_the_end);
     tcase_add_test(t, release_values);
+    tcase_add_test(t, release_tensors);
     tcase_add_loop_test(t, every_key_is_read, 0, 2);
     tcase_add_loop_test(t, refusals, 0, COUNT(EDITS));
     tcase_add_loop_test(t, harmless, 0, COUNT(FINE));
