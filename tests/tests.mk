@@ -119,8 +119,9 @@ bench-build: models all $(addprefix $(O)/bench/,$(BENCH))
 # QUALITY_FORMATS="nvfp4 q4_k": these alone, and no table is written
 quality:
 	@tests/deps.sh build test
-	@+$(MAKE) --no-print-directory all models
+	@+$(MAKE) --no-print-directory all models $(O)/unit/pack_foreign
 	@tests/quality/quality.py $(O) $(QUALITY_FORMATS)
+	@GLMD_FOREIGN=all $(O)/unit/pack_foreign
 
 demo:
 	@tests/deps.sh build
