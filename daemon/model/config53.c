@@ -136,6 +136,8 @@ static int by_frequency(const struct cread *c, const struct model_config *cfg, b
 
     if (r == 0)
         r = count_of(c, "index_skip_topk_offset", 1, &offset);
+    if (r == 0 && FAULT(config53_offset_late))
+        offset++;
     for (uint32_t i = 0; i < cfg->num_hidden_layers && r == 0; i++)
         shared[i] = i >= offset && (i - offset + 1) % freq != 0;
     return r;
