@@ -221,7 +221,7 @@ $(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(TLINK) $(FAILING) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
-$(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
+$(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(TLINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm

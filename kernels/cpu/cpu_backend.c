@@ -315,7 +315,7 @@ static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row
 
 const struct kern_backend kern_cpu_backend = {
     .name = "cpu",
-    .formats = ((1u << KERN_FORMAT_END) - 2) & ~(1u << KERN_EXL3),
+    .formats = (1u << KERN_FORMAT_END) - 2,
     .caller_computes = true,
     .query = query,
     .open = open_cpu,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* cpu_body_bytes.h: vectors of 16 bytes without instructions of their own, for the tables that have no wider ones
- * (scalar, neon). Pure functions. */
+ * (scalar, neon), and what such tables do number by number. Pure functions. */
 #ifndef GLMD_CPU_BODY_BYTES_H
 #define GLMD_CPU_BODY_BYTES_H
 
 #include <stdint.h>
 #include <string.h>
+
+#include "host_unpack.h"
 
 typedef uint8_t vb __attribute__((vector_size(16)));
 typedef uint16_t vb_16 __attribute__((vector_size(16)));
@@ -47,6 +49,38 @@ static inline void vb_put(uint8_t *p, const vb *v) {
     memcpy(p, v, 4 * sizeof(*v));
 }
 static inline void vb_fence(void) {
+}
+
+/* 16 words of an EXL3 tile: of each of its 8 rows 32 bits from bit s on, then from bit t on. w[1] is word 0. */
+typedef struct {
+    uint32_t u[16];
+} vi;
+static inline vi vi_zero(void) {
+    return (vi){{0}};
+}
+static inline vi vi_window(const uint32_t (*w)[8], int s, int t) {
+    vi v;
+    for (int n = 0; n < 16; n++) {
+        int at = (n < 8 ? s : t) + 32;
+        uint64_t both = (uint64_t)w[at / 32][n % 8] << 32 | w[at / 32 + 1][n % 8];
+        v.u[n] = (uint32_t)(both >> (32 - at % 32));
+    }
+    return v;
+}
+/* What the states in 16 bits of the words stand for, those from bit `right` on. */
+static inline v16 vi_value(vi w, int right, const uint32_t codebook) {
+    _Alignas(64) float f[16];
+    for (int n = 0; n < 16; n++)
+        f[n] = host_f16_f32(host_exl3_value(codebook, (uint16_t)(w.u[n] >> right)));
+    return v_ld(f);
+}
+/* Each number in the place of its neighbour at distance h: 1, 2, 4 or 8. */
+static inline v16 v_swap(v16 x, const int h) {
+    _Alignas(64) float from[16], to[16];
+    v_st(from, x);
+    for (int n = 0; n < 16; n++)
+        to[n] = from[n ^ h];
+    return v_ld(to);
 }
 
 #endif

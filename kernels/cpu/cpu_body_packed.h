@@ -70,7 +70,7 @@ struct walk {
 
 static struct walk walk_of(const struct cpu_packed *m, uint32_t rows) {
     struct walk w = {.wide = 8, .deep = 32, .grain = unpack_grain(&m->s)};
-    if (rows > V16_ROWS && !m->transposed) {
+    if (rows > V16_ROWS && !m->transposed && m->s.format != KERN_EXL3) {
         w.wide = 4;
         w.deep = 64;
     }
@@ -129,13 +129,28 @@ static void unpack_rows_of(const struct cpu_packed *m, const uint8_t *weights, u
     }
 }
 
+/* All rows over one unpacked tile: n panels, k inputs from x[row][at] on; sums to acc[row][n * 16]. */
+static void tile_rows(const float *tile, size_t ps, size_t is, uint32_t n, uint32_t k, const float *const *x,
+                      uint32_t at, uint32_t nr, float *acc, int first) {
+    static void (*const by_rows[9])(const float *, size_t, size_t, uint32_t, uint32_t, const float *const *,
+                                    float *const *, int) = {NULL,     floats_1, floats_2, floats_3,
+                                                            floats_4, floats_5, floats_6, FLOATS_MANY};
+    for (uint32_t r = 0, b; r < nr; r += b) {
+        const float *xr[8];
+        float *o[8];
+        b = prod_block(nr - r);
+        for (uint32_t i = 0; i < b; i++) {
+            xr[i] = x[r + i] + at;
+            o[i] = acc + (size_t)(r + i) * n * 16;
+        }
+        by_rows[b](tile, ps, is, n, k, xr, o, first);
+    }
+}
+
 /* One pass: n panels, rows r0 .. r0+nr-1, all inputs. */
 static void packed_pass(const struct cpu_packed *m, const uint8_t *weights, const struct walk *w, uint32_t p,
                         uint32_t n, const float *const *x, uint32_t nr, float *out, size_t ldo, uint32_t step,
                         float *room) {
-    static void (*const by_rows[9])(const float *, size_t, size_t, uint32_t, uint32_t, const float *const *,
-                                    float *const *, int) = {NULL,     floats_1, floats_2, floats_3,
-                                                            floats_4, floats_5, floats_6, FLOATS_MANY};
     float *tmp = room + CPU_PACKED_TILE, *acc = tmp + CPU_PACKED_BLOCK;
     struct panel q[8];
     for (uint32_t j = 0; !m->transposed && j < n; j++)
@@ -153,16 +168,7 @@ static void packed_pass(const struct cpu_packed *m, const uint8_t *weights, cons
                 unpack_rows_of(m, weights, p, n, k0 + c, cn, w->grain, room, tmp);
             for (uint32_t j = 0; !m->transposed && !direct && j < n; j++)
                 unpack_inputs(&q[j], k0 + c, cn, w->grain, room + j * ps, tmp);
-            for (uint32_t r = 0, b; r < nr; r += b) {
-                const float *xr[8];
-                float *o[8];
-                b = prod_block(nr - r);
-                for (uint32_t i = 0; i < b; i++) {
-                    xr[i] = x[r + i] + k0 + c;
-                    o[i] = acc + (size_t)(r + i) * n * 16;
-                }
-                by_rows[b](tile, ps, is, n, cn, xr, o, c == 0);
-            }
+            tile_rows(tile, ps, is, n, cn, x, k0 + c, nr, acc, c == 0);
         }
         for (uint32_t r = 0; r < nr; r++)
             for (uint32_t j = 0; j < n; j++) {
@@ -173,13 +179,17 @@ static void packed_pass(const struct cpu_packed *m, const uint8_t *weights, cons
     }
 }
 
+#include "cpu_body_exl3.h"
+
 static void body_packed(const struct cpu_packed *m, const uint8_t *weights, uint32_t p0, uint32_t p1, const float *x,
                         size_t ldx, const uint32_t *idx, uint32_t rows, float *out, size_t ldo, uint32_t step,
                         float *room) {
     const struct walk w = walk_of(m, rows);
     for (uint32_t p = p0, n; p < p1; p += n) {
         n = p1 - p < w.wide ? p1 - p : w.wide;
-        if (m->transposed) { /* no further than the head */
+        if (m->s.format == KERN_EXL3) /* blocks are kept from one panel to the next */
+            n = p1 - p;
+        else if (m->transposed) { /* no further than the head */
             uint32_t per = (m->cols + 15) / 16, left = per - p % per;
             n = n < left || FAULT(cpu_past_the_head) ? n : left;
         }
@@ -188,7 +198,11 @@ static void body_packed(const struct cpu_packed *m, const uint8_t *weights, uint
             const float *xr[CPU_PACKED_SUMS / 16];
             for (uint32_t r = 0; r < nr; r++)
                 xr[r] = x + (idx ? idx[r0 + r] : r0 + r) * ldx;
-            packed_pass(m, weights, &w, p, n, xr, nr, out + r0 * ldo + (size_t)(p - p0) * step * 16, ldo, step, room);
+            float *o = out + r0 * ldo + (size_t)(p - p0) * step * 16;
+            if (m->s.format == KERN_EXL3)
+                body_exl3(m, weights, p, p + n, xr, nr, o, ldo, step, room);
+            else
+                packed_pass(m, weights, &w, p, n, xr, nr, o, ldo, step, room);
         }
     }
 }

@@ -153,6 +153,8 @@ static uint32_t unpack_grain(const struct kern_store *s) {
     uint32_t weights = 1, bytes;
     if (s->format >= KERN_Q8_0)
         return GGUF_GRAIN;
+    if (s->format == KERN_EXL3)
+        return 16;
     kern_store_block(s, &weights, &bytes);
     return weights;
 }

@@ -36,6 +36,13 @@ static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_ro
     struct cpu_packed *m = &s->m;
     struct kern_piece_info p;
     uint64_t rows = panel_rows;
+    if (m->s.format == KERN_EXL3) { /* tiles and both vectors, however many panels heads make of them */
+        m->row_bytes = m->cols / 8 * m->s.bits;
+        m->codes = take_here(w, (uint64_t)m->rows * m->row_bytes);
+        m->suh = take_here(w, m->cols * 2ull);
+        m->svh = take_here(w, m->rows * 2ull);
+        return;
+    }
     kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_CODES, &p);
     m->row_bytes = (uint32_t)p.row_bytes;
     m->codes = take_here(w, rows * p.row_bytes);
@@ -74,6 +81,12 @@ static void keep_seg(struct placing *w, struct cpu_mat *m, struct cpu_seg *s, ui
         w->l->seg[w->l->n_segs] = *s;
     w->l->n_segs++;
     m->n_segs++;
+}
+
+static void count_seg(struct placing *w, struct cpu_mat *m, uint64_t bytes) {
+    m->bytes = bytes;
+    if (w->l->seg)
+        w->l->seg[m->first_seg].bytes = bytes;
 }
 
 static bool is_bf16(const struct placing *w, uint32_t part) {
@@ -180,6 +193,26 @@ static void layout_kda(struct placing *w, struct cpu_layer *l) {
     l->out = one(w, e, d->kda_all, e * p, KERN_KDA_O, 0, dim);
 }
 
+/* kv_b in EXL3: of what is there once, each product counts its share. */
+static void layout_kvb_once(struct placing *w, struct cpu_layer *l, struct cpu_seg *key) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    uint64_t before = w->at;
+    place_pieces(w, key, 0);
+    struct cpu_seg value = *key;
+    value.m.transposed = 0;
+    value.m.k = m->kv_rank;
+    value.m.rblock = m->v_dim;
+    value.m.rblock_pad = (uint32_t)pad16(m->v_dim);
+    value.m.roff = m->nope_dim;
+    value.panels = l->uv.panels;
+    uint64_t bytes = w->at - before, keys = bytes * m->nope_dim / (m->nope_dim + (uint64_t)m->v_dim);
+    keep_seg(w, &l->uk, key, before);
+    l->uv.first_seg = w->l->n_segs;
+    keep_seg(w, &l->uv, &value, before);
+    count_seg(w, &l->uk, keys);
+    count_seg(w, &l->uv, bytes - keys);
+}
+
 /* kv_b as one tensor: the key rows of each head in panels of their own, for a product with their transpose, and the
  * value rows in others. What belongs to the whole matrix is there twice. */
 static void layout_kvb(struct placing *w, struct cpu_layer *l) {
@@ -195,6 +228,8 @@ static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     key.m.rblock_pad = (uint32_t)pad16(m->nope_dim);
     key.m.rstride = per;
     key.panels = l->uk.panels;
+    if (key.m.s.format == KERN_EXL3) /* rows are mixed by 128: both products read the same */
+        return layout_kvb_once(w, l, &key);
     place_pieces(w, &key, (uint64_t)m->mla_heads * key.m.rblock_pad);
     keep_seg(w, &l->uk, &key, before);
     before = w->at;

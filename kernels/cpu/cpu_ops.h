@@ -25,7 +25,8 @@ enum {
     CPU_PACKED_TILE = 4096,
     CPU_PACKED_BLOCK = 8192,
     CPU_PACKED_SUMS = 4096,
-    CPU_PACKED_ROOM = CPU_PACKED_TILE + CPU_PACKED_BLOCK + CPU_PACKED_SUMS,
+    CPU_PACKED_INPUTS = 8192, /* EXL3: transformed ones, and finished sums */
+    CPU_PACKED_ROOM = CPU_PACKED_TILE + CPU_PACKED_BLOCK + CPU_PACKED_SUMS + CPU_PACKED_INPUTS + CPU_PACKED_SUMS,
 };
 
 /* A stored matrix as it lies in memory, offsets from the weights. Panels of 16 outputs: of each unit of a row (a byte
@@ -37,7 +38,7 @@ struct cpu_packed {
     struct kern_store s;
     uint8_t transposed, has_global;
     uint16_t scale_unit;
-    uint64_t codes, scale, global;
+    uint64_t codes, scale, global, suh, svh;
     uint32_t rows, cols;           /* as stored */
     uint32_t row_bytes;            /* of codes */
     uint32_t scale_cols;           /* scales along a row */

@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "format.h"
+
 typedef struct {
     __m256 a, b;
 } v16;
@@ -163,6 +165,60 @@ static inline float v_sum(v16 x) {
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+/* Each number in the place of its neighbour at distance h: 1, 2, 4 or 8. */
+static inline v16 v_swap(v16 x, const int h) {
+    return h == 1   ? (v16){_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)}
+           : h == 2 ? (v16){_mm256_permute_ps(x.a, 0x4e), _mm256_permute_ps(x.b, 0x4e)}
+           : h == 4 ? (v16){_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)}
+                    : (v16){x.b, x.a};
+}
+
+/* 16 words of an EXL3 tile: of each of its 8 rows 32 bits from bit s on, then from bit t on. w[1] is word 0. */
+typedef struct {
+    __m256i a, b;
+} vi;
+static inline vi vi_zero(void) {
+    return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+static inline __m256i row_window(const uint32_t (*w)[8], int s) {
+    const uint32_t *p = w[(s + 32) / 32];
+    int by = (s + 32) % 32;
+    __m256i x = _mm256_load_si256((const __m256i *)(const void *)p);
+    __m256i y = _mm256_load_si256((const __m256i *)(const void *)(p + 8));
+    return _mm256_or_si256(_mm256_sll_epi32(x, _mm_cvtsi32_si128(by)), _mm256_srl_epi32(y, _mm_cvtsi32_si128(32 - by)));
+}
+static inline vi vi_window(const uint32_t (*w)[8], int s, int t) {
+    return (vi){row_window(w, s), row_window(w, t)};
+}
+static inline __m256 f16_rounded(__m256 x) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+/* The lower 16 bits as F16 with one of the four exponents the codebooks use. */
+static inline __m256 low_f16(__m256i y) {
+    __m256i v = _mm256_and_si256(_mm256_slli_epi32(y, 13), _mm256_set1_epi32(0x7fff << 13));
+    __m256i s = _mm256_and_si256(_mm256_slli_epi32(y, 16), _mm256_set1_epi32((int)0x80000000u));
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_add_epi32(v, _mm256_set1_epi32(112 << 23)), s));
+}
+static inline __m256 half_value(__m256i w, int right, const uint32_t codebook) {
+    __m256i s = _mm256_and_si256(_mm256_srl_epi32(w, _mm_cvtsi32_si128(right)), _mm256_set1_epi32(0xffff)), x, y;
+    if (codebook == KERN_CODEBOOK_MUL1) {
+        x = _mm256_mullo_epi32(s, _mm256_set1_epi32((int)0x83DCD12Du));
+        y = _mm256_madd_epi16(_mm256_maddubs_epi16(x, _mm256_set1_epi8(1)), _mm256_set1_epi16(1));
+        __m256 n = _mm256_cvtepi32_ps(_mm256_add_epi32(y, _mm256_set1_epi32(1024)));
+        return f16_rounded(_mm256_fmadd_ps(n, _mm256_set1_ps(0.00676727294921875f), _mm256_set1_ps(-10.3828125f)));
+    }
+    if (codebook == KERN_CODEBOOK_MCG)
+        x = _mm256_mullo_epi32(s, _mm256_set1_epi32((int)0xCBAC1FEDu));
+    else
+        x = _mm256_add_epi32(_mm256_mullo_epi32(s, _mm256_set1_epi32(89226354)), _mm256_set1_epi32(64248484));
+    y = _mm256_xor_si256(_mm256_and_si256(x, _mm256_set1_epi32((int)0x8fff8fffu)), _mm256_set1_epi32(0x3b603b60));
+    return f16_rounded(_mm256_add_ps(low_f16(y), low_f16(_mm256_srli_epi32(y, 16))));
+}
+/* What the states in 16 bits of the words stand for, those from bit `right` on. */
+static inline v16 vi_value(vi w, int right, const uint32_t codebook) {
+    return (v16){half_value(w.a, right, codebook), half_value(w.b, right, codebook)};
 }
 
 /* 8 x 8 numbers turned. */

@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "format.h"
+
 typedef __m512 v16;
 
 #define V16_NAME      "avx512"
@@ -138,6 +140,51 @@ static inline float v_sum(v16 x) {
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+/* Each number in the place of its neighbour at distance h: 1, 2, 4 or 8. */
+static inline v16 v_swap(v16 x, const int h) {
+    return h == 1   ? _mm512_permute_ps(x, 0xb1)
+           : h == 2 ? _mm512_permute_ps(x, 0x4e)
+           : h == 4 ? _mm512_shuffle_f32x4(x, x, 0xb1)
+                    : _mm512_shuffle_f32x4(x, x, 0x4e);
+}
+
+/* 16 words of an EXL3 tile: of each of its 8 rows 32 bits from bit s on, then from bit t on. w[1] is word 0. */
+typedef __m512i vi;
+static inline vi vi_zero(void) {
+    return _mm512_setzero_si512();
+}
+static inline vi two_rows(const uint32_t *a, const uint32_t *b) {
+    __m256i lo = _mm256_load_si256((const __m256i *)(const void *)a);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(lo), _mm256_load_si256((const __m256i *)(const void *)b), 1);
+}
+static inline vi vi_window(const uint32_t (*w)[8], int s, int t) {
+    int i = (s + 32) / 32, j = (t + 32) / 32;
+    vi by = _mm512_mask_mov_epi32(_mm512_set1_epi32((s + 32) % 32), 0xff00, _mm512_set1_epi32((t + 32) % 32));
+    return _mm512_or_si512(
+        _mm512_sllv_epi32(two_rows(w[i], w[j]), by),
+        _mm512_srlv_epi32(two_rows(w[i + 1], w[j + 1]), _mm512_sub_epi32(_mm512_set1_epi32(32), by)));
+}
+static inline v16 f16_rounded(v16 x) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+/* What the states in 16 bits of the words stand for, those from bit `right` on. */
+static inline v16 vi_value(vi w, int right, const uint32_t codebook) {
+    vi s = _mm512_and_si512(_mm512_srlv_epi32(w, _mm512_set1_epi32(right)), _mm512_set1_epi32(0xffff)), x, y;
+    if (codebook == KERN_CODEBOOK_MUL1) {
+        x = _mm512_mullo_epi32(s, _mm512_set1_epi32((int)0x83DCD12Du));
+        y = _mm512_madd_epi16(_mm512_maddubs_epi16(x, _mm512_set1_epi8(1)), _mm512_set1_epi16(1));
+        v16 n = _mm512_cvtepi32_ps(_mm512_add_epi32(y, _mm512_set1_epi32(1024)));
+        return f16_rounded(_mm512_fmadd_ps(n, _mm512_set1_ps(0.00676727294921875f), _mm512_set1_ps(-10.3828125f)));
+    }
+    if (codebook == KERN_CODEBOOK_MCG)
+        x = _mm512_mullo_epi32(s, _mm512_set1_epi32((int)0xCBAC1FEDu));
+    else
+        x = _mm512_add_epi32(_mm512_mullo_epi32(s, _mm512_set1_epi32(89226354)), _mm512_set1_epi32(64248484));
+    y = _mm512_ternarylogic_epi32(x, _mm512_set1_epi32((int)0x8fff8fffu), _mm512_set1_epi32(0x3b603b60), 0x6a);
+    return f16_rounded(_mm512_add_ps(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(y)),
+                                     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(y, 16)))));
 }
 
 /* 16 vectors as the columns of a matrix, to be its rows. */

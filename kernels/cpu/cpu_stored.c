@@ -103,12 +103,42 @@ static bool is_panel(const struct cpu_seg *s, const struct cpu_seg *key, uint64_
     return (a.at - from) % (16ull * p->row_bytes) == 0 && z.at == a.at + 15ull * p->unit;
 }
 
+/* Tiles of EXL3: those of a row of the file are of 16 inputs and all outputs, here those of 16 outputs follow each
+ * other. Inside a tile word i of row n moves from [n][i] to [i][n]. */
+static void pack_tiles(uint8_t *codes, const struct cpu_packed *m, uint64_t offset, const uint8_t *src, uint64_t n) {
+    const uint32_t bits = m->s.bits, tile = 32 * bits, across = m->rows / 16, down = m->cols / 16;
+    for (uint64_t done = 0; n; n -= done, src += done, offset += done) {
+        uint64_t t = offset / tile, b = offset % tile;
+        uint8_t *to = codes + (t % across * down + t / across) * tile;
+        done = tile - b < n ? tile - b : n;
+        for (uint32_t w = 0; done == tile && w < 8 * bits; w++)
+            memcpy(to + (w % bits * 8 + w / bits) * 4, src + 4 * w, 4);
+        for (uint64_t i = b; done < tile && i < b + done; i++) {
+            uint64_t w = i / 4;
+            to[(w % bits * 8 + w / bits) * 4 + i % 4] = src[i - b];
+        }
+    }
+}
+
+static void pack_exl3(struct cpu *c, const struct cpu_packed *m, uint32_t piece, uint64_t offset, const uint8_t *src,
+                      uint64_t n) {
+    uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
+    if (piece == KERN_PIECE_CODES)
+        pack_tiles(base + m->codes, m, offset, src, n);
+    else
+        memcpy(base + (piece == KERN_PIECE_SUH ? m->suh : m->svh) + offset, src, n);
+}
+
 void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *key, uint32_t piece, uint64_t offset,
                   const uint8_t *src, uint64_t n) {
     const struct cpu_packed *m = &s->m;
     uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
     struct kern_piece_info p = {0};
     kern_store_piece(&m->s, m->rows, m->cols, (enum kern_piece)piece, &p);
+    if (m->s.format == KERN_EXL3) {
+        pack_exl3(c, m, piece, offset, src, n);
+        return;
+    }
     bool codes = piece == KERN_PIECE_CODES, scale = piece == KERN_PIECE_SCALE;
     if (!codes && !(scale && m->s.block_rows == 1)) { /* of the whole matrix */
         memcpy(base + (scale ? m->scale : m->global) + offset, src, n);
@@ -148,6 +178,8 @@ void cpu_clear_seg(struct cpu *c, const struct cpu_seg *s) {
     uint64_t row = (uint64_t)m->row_bytes * 16, scales = 16ull * m->scale_cols * m->scale_unit;
     uint64_t panels = m->transposed ? (uint64_t)m->rows / m->rstride * (m->rblock_pad / 16) : s->panels;
     uint64_t first = m->rblock != m->rblock_pad ? 0 : panels - 1;
+    if (m->s.format == KERN_EXL3) /* has no rows but its own */
+        return;
     memset(base + m->codes + first * row, 0, (panels - first) * row);
     if (m->s.block_rows == 1)
         memset(base + m->scale + first * scales, 0, (panels - first) * scales);

@@ -137,8 +137,6 @@ static int bench(void) {
             snprintf(name + n, sizeof name - (size_t)n, "-scaled");
         for (char *p = name; *p; p++)
             *p = *p == '_' ? '-' : (char)tolower((unsigned char)*p);
-        if (s->format == KERN_EXL3 && !(kern_cpu_backend.formats >> KERN_EXL3 & 1))
-            continue;
         if (only && strncmp(name + 5, only, strlen(only)) != 0)
             continue;
         int r = one_format(&base, s, name);
