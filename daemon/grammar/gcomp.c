@@ -201,6 +201,8 @@ static int make_any(struct gcomp *c) {
         c->g->leaf[leaf].words = WORD_TRUE | WORD_FALSE | WORD_NULL;
         if (kind == LEAF_OBJECT || kind == LEAF_ARRAY)
             c->g->leaf[leaf].other = c->any;
+        if (kind == LEAF_STRING)
+            c->g->free_string = (uint32_t)leaf;
         c->place[place].n_leaves++;
     }
     return 0;

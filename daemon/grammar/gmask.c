@@ -59,6 +59,7 @@ int grammar_work_new(struct grammar_work **ret) {
 
     if (!w)
         return -ENOMEM;
+    w->steps = GRAM_STEPS;
     *ret = w;
     return 0;
 }
@@ -101,9 +102,8 @@ static void text_mask(const struct grammar *g, struct grammar_work *w, struct gr
     switch (s->mode) {
     case MODE_STRING:
     case MODE_IN_KEY:
-        if (s->sub == SUB_PLAIN && (s->mode == MODE_STRING || gram_free_chars(g, s)) &&
-            !FAULT(grammar_slow_masks)) {
-            gram_walk_clean(g, s, words);
+        if (s->sub == SUB_PLAIN && !FAULT(grammar_steps_free)) {
+            gram_walk_clean(g, w, s, words);
             gram_walk_quote(g, w, s, words);
             return;
         }
@@ -129,15 +129,27 @@ static void text_mask(const struct grammar *g, struct grammar_work *w, struct gr
     gram_walk(g, w, s, &v->all, 0, v->all.n, words);
 }
 
+static const uint32_t tries[GRAM_TRIES] = {GRAMMAR_MAX_TOKEN_BYTES, 4, 1}; /* bytes of a token */
+
 bool grammar_mask(const struct grammar *g, struct grammar_work *w, struct grammar_state *s, uint32_t *words,
                   uint32_t n_words) {
     const struct grammar_vocab *v = g->vocab;
     uint32_t any = 0;
 
+    w->cut = false;
     memset(words, 0, n_words * sizeof *words);
     if (s->ended || n_words < v->n_words)
         return false;
-    text_mask(g, w, s, words);
+    for (size_t i = 0; i < GRAM_TRIES; i++) {
+        w->most_bytes = tries[i];
+        w->left = i + 1 < GRAM_TRIES ? w->steps >> 2 * i : INT64_MAX;
+        text_mask(g, w, s, words);
+        if (w->left >= 0)
+            break;
+        w->cut = true; /* what was found is thrown away: it favours tokens that come first in the trie */
+        if (!FAULT(grammar_cut_kept))
+            memset(words, 0, n_words * sizeof *words);
+    }
     if (g->calls)
         gram_calls_mask(g, s, words);
     if (grammar_complete(g, s) || FAULT(grammar_stops_early))
@@ -147,6 +159,10 @@ bool grammar_mask(const struct grammar *g, struct grammar_work *w, struct gramma
     for (uint32_t i = 0; i < n_words; i++)
         any |= words[i];
     return any != 0;
+}
+
+bool grammar_mask_was_cut(const struct grammar_work *w) {
+    return w->cut;
 }
 
 static bool is_stop(const struct vocab_view *v, uint32_t token) {

@@ -91,9 +91,14 @@ void grammar_copy(struct grammar_state *ret,
                   const struct grammar_state *from); /* copies what is in use only */
 
 /* Writes n_words words: bit i % 32 of word i / 32 is set when id i may follow. Words behind the vocabulary
- * become 0. s is used as scratch and has its old value afterwards. Returns true when anything may follow. */
+ * become 0. s is used as scratch and has its old value afterwards. Returns true when anything may follow.
+ * A schema that would take too long is cut short, the same way every time: tokens of more than four bytes, or
+ * of more than one, are then left out, except some that stay inside a string. What the mask lets through always
+ * may follow, and every text remains possible where every byte is a token. */
 bool grammar_mask(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
                   uint32_t *ret_words, uint32_t n_words);
+
+bool grammar_mask_was_cut(const struct grammar_work *w); /* the last mask of w */
 
 /* Takes a token. 0: go on; 1: it was a stop id, the text is complete; -EINVAL: it may not follow, s is
  * unchanged. */

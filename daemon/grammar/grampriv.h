@@ -31,7 +31,7 @@ struct gtrie {
     uint32_t n_order;
 };
 
-enum { GRAM_CLEAN_STEPS = 32, GRAM_MAX_RESTS = (1 << 18) - 32 };
+enum { GRAM_CLEAN_STEPS = 32, GRAM_MAX_RESTS = (1 << 18) - 32, GRAM_CLOSES = 0x8000 };
 
 struct glong {
     uint32_t id, chars;
@@ -47,6 +47,8 @@ struct grammar_vocab {
     struct gtrie rest; /* its order: numbers of rests */
     uint32_t
         *rest_of; /* for each place in quote.order the number of its rest; NULL when there are too many */
+    /* And, for each place in quote.order, the characters it begins in a string, with GRAM_CLOSES when it ends it. */
+    uint16_t *quote_chars;
     uint32_t *is_text; /* bit set of ids */
     uint32_t
         *clean[GRAM_CLEAN_STEPS + 1]; /* ids that stay inside a string and begin at most so many characters */
@@ -126,6 +128,7 @@ struct grammar {
     uint32_t *wide; /* bit sets of vocab->n_words */
     uint32_t n_text, n_name, n_leaf, n_schema, n_closure, n_item, n_dfa, n_wide;
     uint32_t root;
+    uint32_t free_string; /* leaf of any string */
     uint32_t depth; /* levels of nesting at most */
     uint32_t side;  /* alternatives side by side at most */
     bool counted;   /* in vocab->live */
@@ -212,11 +215,62 @@ struct gsaved {
     int reach; /* how much of it is filled */
 };
 
+/* The alternatives of one string or name along the bytes of a token: see ginside.c. */
+enum galt_how { ALT_FREE, ALT_LIST, ALT_DFA, ALT_NAME };
+struct gspan {
+    const struct gleaf *leaf;
+    uint8_t how;   /* enum galt_how */
+    bool any;      /* any character may come: free strings, and names beside those declared */
+    uint8_t which; /* number among the state's scalars, or threads of its level */
+    uint32_t lo, hi; /* as in struct gscalar and struct gthread */
+    uint32_t cur;    /* what lies before it goes on with less than the next sibling's byte */
+    int next;        /* what cur goes on with; 256 behind the last */
+};
+struct gspot {
+    uint32_t base;  /* bytes before the path begins; the state is that of its beginning */
+    uint32_t chars; /* since then */
+    uint32_t loose; /* bits of `which`: those that any character changes nothing for, without a span */
+    bool any;       /* any character may come */
+    uint8_t n, lists; /* lists: of n, those with declared texts, which lie far apart in memory */
+    struct gspan span[GRAM_SIDE];
+};
+struct gpath {
+    struct gspot at[GRAMMAR_MAX_TOKEN_BYTES + 1];
+};
+
+/* Which rests of tokens may follow inside the string that a mask is made for: behind a quote, behind a backslash, or
+ * both. */
+enum gmemo_kind { MEMO_END, MEMO_ESCAPE, MEMO_ALL };
+enum { GRAM_MEMOS = 6 };
+struct gmemo {
+    uint8_t kind, n, which[GRAM_SIDE];
+    uint32_t state[GRAM_SIDE]; /* of automata */
+    uint32_t parents;          /* that the string ends for; behind a backslash those that nothing changes */
+    uint32_t rests[GRAM_MAX_RESTS / 32 + 1]; /* bit set */
+};
+
+/* Work of a mask is counted in steps, about a nanosecond each, never in time: the same mask every time and
+ * everywhere. When they are used up, the mask is made again of shorter tokens, with fewer steps; single bytes
+ * are always all looked at. */
+enum { GRAM_STEPS = 300000, GRAM_TRIES = 3 };
+
 struct grammar_work {
+    int64_t steps, left; /* steps: of the first try */
+    uint32_t most_bytes; /* of a token, in this try */
+    bool cut;            /* the last mask is not whole */
+    uint32_t n_memo;
     struct grammar_state copy;
     struct gsaved saved[GRAMMAR_MAX_TOKEN_BYTES + 1];
-    uint32_t rests[GRAM_MAX_RESTS / 32 + 1]; /* bit set of those that may follow */
+    struct gpath path, inner;
+    struct gmemo key; /* its rests are unused */
+    struct gmemo memo[GRAM_MEMOS];
 };
+
+/* False: none are left, and what is being done must end. */
+static inline bool gram_spend(struct grammar_work *w, int32_t steps) {
+    w->left -= FAULT(grammar_steps_free) ? 0 : steps;
+    return w->left >= 0;
+}
 
 /* gstep.c. False: the byte may not follow, and s is spoilt. */
 bool gram_byte(const struct grammar *g, struct grammar_state *s, uint8_t b);
@@ -234,8 +288,8 @@ bool gram_key_begin(const struct grammar *g, struct grammar_state *s);
 bool gram_member_possible(const struct grammar *g, const struct grammar_state *s, const struct gthread *t);
 void gram_narrow(const struct grammar *g, uint32_t name0, uint32_t len, uint8_t b, uint32_t *lo,
                  uint32_t *hi);
-static inline uint32_t gram_next(const struct gdfa *d, uint32_t state, uint8_t b) {
-    return d->next[(uint64_t)state * d->n_cls + d->cls[b]];
+static inline uint32_t gram_next(const struct gdfa *d, uint32_t at, uint8_t b) {
+    return d->next[(uint64_t)at * d->n_cls + d->cls[b]];
 }
 /* gcalls.c: marks of calls */
 void gram_calls_begin(const struct grammar *g, struct grammar_state *s);
@@ -251,18 +305,33 @@ int gram_number_byte(const struct grammar *g, struct grammar_state *s, uint8_t b
 bool gram_number_possible(const struct gleaf *x); /* within its bounds there is one */
 uint32_t gram_number_parents(const struct grammar *g, const struct grammar_state *s);
 
-/* gwalk.c: the tokens that stay inside a string whose automaton is in `state`, into words (NULL: counted
+/* gwalk.c: the tokens that stay inside a string whose automaton is in `start`, into words (NULL: counted
  * only). Returns the nodes it saw, at most max_nodes + 1. */
-uint32_t gram_walk_dfa(const struct gtrie *t, const struct gdfa *d, uint32_t state, uint32_t from,
+uint32_t gram_walk_dfa(const struct gtrie *t, const struct gdfa *d, uint32_t start, uint32_t from,
                        uint32_t to, uint32_t max_nodes, uint32_t *words);
 /* Every token of a part of the trie that may follow, into words. s has its old value afterwards. */
 void gram_walk(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
                const struct gtrie *t, uint32_t from, uint32_t to, uint32_t *words);
-/* The tokens that leave the string that s is in, or escape in it; s stands between two characters. */
-void gram_walk_quote(const struct grammar *g, struct grammar_work *w, struct grammar_state *s,
-                     uint32_t *words);
 /* The tokens that stay inside the string that s is in; s stands between two characters. */
-void gram_walk_clean(const struct grammar *g, const struct grammar_state *s, uint32_t *words);
+void gram_walk_clean(const struct grammar *g, struct grammar_work *w, const struct grammar_state *s,
+                     uint32_t *words);
+/* ginside.c */
+/* Of all tokens those that stay inside the string or name that s is in, for the alternatives that neither take any
+ * character nor have a set of such tokens; s stands between two characters. */
+void gram_walk_inside(const struct grammar *g, struct grammar_work *w, const struct grammar_state *s,
+                      uint32_t *words);
+/* A path of its own: it begins before byte `depth` of a token, in a string or name between two characters; goes on
+ * with a byte that stays inside, false: no alternative does; s behind the bytes of the path up to `depth`, for
+ * *ret, which is a copy of s or s itself. */
+void gram_path_begin(const struct grammar *g, const struct grammar_state *s, struct gpath *p, uint32_t depth);
+bool gram_path_step(const struct grammar *g, const struct grammar_state *s, struct gpath *p, uint32_t depth,
+                    uint8_t b);
+void gram_path_put(const struct grammar_state *s, const struct gpath *p, uint32_t depth, struct grammar_state *ret);
+static inline int32_t gram_path_cost(const struct gspot *at) {
+    return 3 + 3 * at->n + 4 * at->lists;
+}
+/* The tokens that leave the string or name that s is in, or escape in it; s stands between two characters. */
+void gram_walk_quote(const struct grammar *g, struct grammar_work *w, const struct grammar_state *s, uint32_t *words);
 
 static inline void gram_set(uint32_t *words, uint32_t id) {
     words[id / 32] |= UINT32_C(1) << id % 32;

@@ -151,15 +151,39 @@ static int make_sets(struct grammar_vocab *v, const struct by_bytes *list, uint3
     return 0;
 }
 
+/* Characters that such a token begins inside a string, an escape that it leaves open included. */
+static uint16_t count_chars(const uint8_t *b, uint32_t n) {
+    uint32_t chars = 0;
+
+    for (uint32_t i = 0; i < n;) {
+        if (b[i] == '"')
+            return (uint16_t)(chars | GRAM_CLOSES);
+        chars += (b[i] & 0xc0) != 0x80;
+        if (b[i] != '\\') {
+            i++;
+        } else if (i + 1 < n && b[i + 1] == 'u') {
+            /* both halves of a pair of surrogates are one character: \uD8.. to \uDB.. */
+            bool high = i + 3 < n && (b[i + 2] | 0x20) == 'd' && memchr("89aAbB", b[i + 3], 6);
+
+            i += high ? 12 : 6;
+        } else {
+            i += 2;
+        }
+    }
+    return (uint16_t)chars;
+}
+
 /* Rests of the tokens of the quote trie, which are sorted otherwise than the tokens. list: those tokens. */
 static int make_rests(struct grammar_vocab *v, struct by_bytes *list, uint32_t n) {
     uint32_t m = 0, rest = 0;
     int r;
 
     v->rest_of = take(v, n, sizeof *v->rest_of);
-    if (!v->rest_of)
+    v->quote_chars = take(v, n, sizeof *v->quote_chars);
+    if (!v->rest_of || !v->quote_chars)
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++) {
+        v->quote_chars[i] = count_chars(list[i].p, list[i].n);
         while (*list[i].p != '"' && *list[i].p != '\\') {
             list[i].p++;
             list[i].n--;
@@ -261,6 +285,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     free(v->rest.node);
     free(v->rest.order);
     free(v->rest_of);
+    free(v->quote_chars);
     free(v->is_text);
     for (uint32_t k = 0; k <= GRAM_CLEAN_STEPS; k++)
         free(v->clean[k]);

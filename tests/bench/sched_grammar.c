@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* grammar-mask: the time of one mask before sampling, on a generated vocabulary as large as the release's
- * (154,856 tokens), for long documents of several schemas in several ways to piece them into tokens. Bar: the
- * slowest token of all takes less than 1 ms of processor time (each place is measured three times and the
- * fastest counts: a busy machine is not the grammar's). BENCH_HANDICAP=1 runs the mutation build, where free
- * strings no longer take whole sets of tokens.
+ * (154,856 tokens), for long documents of several schemas in several ways to piece them into tokens, and for schemas
+ * that were made to be slow (tests/lib/gramhard.c) on ways that their own masks lead. Bar: the slowest token of all
+ * takes less than 1 ms of processor time (each place is measured three times and the fastest counts: a busy machine
+ * is not the grammar's). "cut" counts masks that the bound in steps made smaller. BENCH_HANDICAP=1 runs the mutation
+ * build, where every byte is tried one by one and nothing bounds that.
  *
  * The release's 321,649 merges have no part in it. A grammar sees a vocabulary as the bytes of each id (struct
  * vocab_view); of daemon/text the room includes jsonlite.h and outtools.h and never the tokenizer. Merges decide into
@@ -16,7 +17,7 @@
 #include "benchlib.h"
 #include "gramtest.h"
 
-enum { TOKENS = 154856, MARKS = 36, MAX_IDS = 1 << 17 };
+enum { TOKENS = 154856, MARKS = 36, MAX_IDS = 1 << 17, DOCUMENTS = 40, WALKS = 6, STEPS = 60 };
 
 static struct gt_vocab vocab;
 
@@ -102,8 +103,8 @@ static char *alternatives(void) {
 
 struct figures {
     double worst, sum;
-    unsigned n;
-    char where[128];
+    unsigned n, cut; /* cut: masks that the bound made smaller */
+    char where[128], text[32];
 };
 
 static struct grammar_work *work;
@@ -117,7 +118,7 @@ static uint64_t own_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static double one_mask(const struct grammar *g) {
+static void one_mask(const struct grammar *g, const char *name, struct figures *f) {
     double best = 1e9;
 
     for (int i = 0; i < 3; i++) {
@@ -128,38 +129,109 @@ static double one_mask(const struct grammar *g) {
         us = (double)(own_ns() - t0) / 1e3;
         best = us < best ? us : best;
     }
-    return best;
+    f->sum += best;
+    f->n++;
+    f->cut += grammar_mask_was_cut(work);
+    if (best > f->worst) {
+        f->worst = best;
+        snprintf(f->where, sizeof f->where, "%s, behind %s", name, f->text);
+    }
 }
 
-static void walk(const struct grammar *g, const char *name, const char *text, size_t n,
-                 struct texttest_rng *r, struct figures *f) {
-    size_t count = gt_pieces(&vocab, r, text, n, ids), at = 0;
+/* Behind what the worst mask came: the last bytes of the text so far. */
+static void note(struct figures *f, const void *bytes, size_t n) {
+    size_t had = strlen(f->text), room = sizeof f->text - 1, drop;
+
+    if (n > room) {
+        bytes = (const char *)bytes + n - room;
+        n = room;
+    }
+    drop = had + n > room ? had + n - room : 0;
+    memmove(f->text, f->text + drop, had - drop);
+    for (size_t i = 0; i < n; i++) {
+        uint8_t b = ((const uint8_t *)bytes)[i];
+
+        f->text[had - drop + i] = (char)(b < 0x20 ? ' ' : b);
+    }
+    f->text[had - drop + n] = 0;
+}
+
+static void follow(const struct grammar *g, const char *name, const char *text, size_t n, struct texttest_rng *r,
+                   struct figures *f) {
+    size_t count = gt_pieces(&vocab, r, text, n, ids);
 
     grammar_begin(g, state);
+    f->text[0] = 0;
     for (size_t i = 0; i <= count; i++) {
-        double us = one_mask(g);
-
-        f->sum += us;
-        f->n++;
-        if (us > f->worst) {
-            f->worst = us;
-            snprintf(f->where, sizeof f->where, "%s, behind %.*s", name, (int)(at < 24 ? at : 24),
-                     text + (at < 24 ? 0 : at - 24));
-        }
-        if (i < count && grammar_advance(g, work, state, ids[i]) < 0) {
-            fprintf(stderr, "grammar-mask: %s does not take %.*s\n", name, (int)at, text);
+        one_mask(g, name, f);
+        if (i == count)
+            break;
+        if (grammar_advance(g, work, state, ids[i]) < 0) {
+            fprintf(stderr, "grammar-mask: %s does not take %s\n", name, text);
             exit(2);
         }
-        if (i < count)
-            at += vocab.offsets[ids[i] + 1] - vocab.offsets[ids[i]];
+        note(f, vocab.bytes + vocab.offsets[ids[i]], vocab.offsets[ids[i] + 1] - vocab.offsets[ids[i]]);
     }
+}
+
+/* A way through the grammar that its own masks lead. */
+static void wander(const struct grammar *g, const char *name, struct texttest_rng *r, struct figures *f) {
+    grammar_begin(g, state);
+    f->text[0] = 0;
+    for (int i = 0; i < STEPS; i++) {
+        uint32_t id;
+
+        one_mask(g, name, f);
+        id = gt_pick(&vocab, r, mask);
+        if (id == UINT32_MAX || grammar_advance(g, work, state, id) != 0)
+            return;
+        note(f, vocab.bytes + vocab.offsets[id], vocab.offsets[id + 1] - vocab.offsets[id]);
+    }
+}
+
+/* documents: of random valid values. */
+static void one_schema(const char *name, const char *text, int documents, struct texttest_rng *r,
+                       struct figures *all) {
+    struct figures f = {0};
+    struct grammar *g;
+    json_t *schema = json_loads(text, 0, NULL);
+    uint64_t t0 = bench_now_ns();
+    double compile;
+    struct xerr err;
+
+    if (!schema ||
+        grammar_new_schema(vocab.tables, (struct grammar_text){text, strlen(text)}, 0, &g, &err) < 0) {
+        fprintf(stderr, "grammar-mask: %s: %s\n", name, schema ? err.msg : "no JSON");
+        exit(2);
+    }
+    compile = (double)(bench_now_ns() - t0) / 1e6;
+    for (int k = 0; k < documents; k++) {
+        json_t *v = gt_random_value(r, schema);
+        size_t n;
+        char *doc = v ? gt_write(r, v, 0, &n) : NULL;
+
+        if (doc)
+            follow(g, name, doc, n, r, &f);
+        free(doc);
+        json_decref(v);
+    }
+    for (int k = 0; k < WALKS && !bench_handicap(); k++)
+        wander(g, name, r, &f);
+    printf("# %-38s %5u masks, mean %5.1f us, worst %6.1f us, %u cut, compiled in %.1f ms, %.0f kB\n", name, f.n,
+           f.sum / f.n, f.worst, f.cut, compile, (double)grammar_bytes(g) / 1e3);
+    all->cut += f.cut;
+    all->n += f.n;
+    if (f.worst > all->worst) {
+        all->worst = f.worst;
+        memcpy(all->where, f.where, sizeof all->where);
+    }
+    grammar_free(g);
+    json_decref(schema);
 }
 
 static int bench(void) {
     struct texttest_rng r = {77};
     struct figures all = {0};
-    uint64_t t0;
-    struct xerr err;
 
     gt_vocab_new(&vocab, TOKENS, MARKS, 1);
     state = malloc(grammar_state_bytes());
@@ -169,36 +241,15 @@ static int bench(void) {
     cases[CASES - 2].schema = many_strings();
     cases[CASES - 1].schema = alternatives();
     printf("# tables of %u tokens: %.1f MB\n", TOKENS, (double)grammar_vocab_bytes(vocab.tables) / 1e6);
-    for (size_t i = 0; i < CASES; i++) {
-        struct figures f = {0};
-        struct grammar *g;
-        json_t *schema = json_loads(cases[i].schema, 0, NULL);
-        double compile;
+    for (size_t i = 0; i < (bench_handicap() ? 1 : CASES); i++) /* a handicapped mask takes up to a second */
+        one_schema(cases[i].name, cases[i].schema, bench_handicap() ? 3 : DOCUMENTS, &r, &all);
+    for (size_t i = 0; gt_hard_name(i) && !bench_handicap(); i++) {
+        char *text = gt_hard_schema(&vocab, i);
 
-        t0 = bench_now_ns();
-        if (!schema ||
-            grammar_new_schema(vocab.tables, (struct grammar_text){cases[i].schema, strlen(cases[i].schema)},
-                               0, &g, &err) < 0) {
-            fprintf(stderr, "grammar-mask: %s: %s\n", cases[i].name, err.msg);
-            return 2;
-        }
-        compile = (double)(bench_now_ns() - t0) / 1e6;
-        for (int k = 0; k < 40; k++) {
-            json_t *v = gt_random_value(&r, schema);
-            size_t n;
-            char *text = v ? gt_write(&r, v, 0, &n) : NULL;
-
-            if (text)
-                walk(g, cases[i].name, text, n, &r, &f);
-            free(text);
-            json_decref(v);
-        }
-        printf("# %-20s %6u masks, mean %6.1f us, worst %6.1f us (%s), compiled in %.1f ms, %.0f kB\n",
-               cases[i].name, f.n, f.sum / f.n, f.worst, f.where, compile, (double)grammar_bytes(g) / 1e3);
-        all.worst = f.worst > all.worst ? f.worst : all.worst;
-        grammar_free(g);
-        json_decref(schema);
+        one_schema(gt_hard_name(i), text, 0, &r, &all);
+        free(text);
     }
+    printf("# worst of %u masks: %s; %u were cut\n", all.n, all.where, all.cut);
     free((char *)cases[CASES - 2].schema);
     free((char *)cases[CASES - 1].schema);
     grammar_work_free(work);
@@ -209,7 +260,7 @@ static int bench(void) {
 }
 
 int main(void) {
-    static const struct bench_handicap h[] = {{"grammar_slow_masks", "grammar-mask"}};
+    static const struct bench_handicap h[] = {{"grammar_steps_free", "grammar-mask"}};
 
     return bench_main(bench, h, sizeof h / sizeof *h);
 }

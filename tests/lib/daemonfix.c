@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +31,9 @@ static void nap_ms(long ms) {
 }
 
 const char *daemonfix_models(void) {
-    static char path[PATH_MAX]; /* what realpath() may write */
     const char *dir = getenv("GLMD_MODELS");
 
-    dir = dir && *dir ? dir : "build/models";
-    return realpath(dir, path) ? path : dir;
+    return dir && *dir ? dir : "build/models";
 }
 
 int daemonfix_loops(void) {

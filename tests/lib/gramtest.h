@@ -54,6 +54,11 @@ json_t *gt_random_value(struct texttest_rng *r, const json_t *schema);
 char *gt_write(struct texttest_rng *r, const json_t *value, unsigned escapes, size_t *ret_n);
 json_t *gt_read(const char *text,
                 size_t n);       /* numbers too long for jansson are cut; NULL when it is no JSON */
+/* gramhard.c: schemas made to be slow. */
+const char *gt_hard_name(size_t i);                            /* NULL behind the last */
+char *gt_hard_schema(const struct gt_vocab *v, size_t i);      /* free() it */
+/* One of the ids of a mask, signs of JSON more often than others; UINT32_MAX when it is empty. */
+uint32_t gt_pick(const struct gt_vocab *v, struct texttest_rng *r, const uint32_t *mask);
 const char *gt_name(uint32_t i); /* of the names random schemas declare; NULL behind the last */
 
 #endif
