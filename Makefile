@@ -141,7 +141,7 @@ CLIENT_LIB := $(O)/libglmd.so.1
 
 # A machine without the packages gets one clear line instead of the compiler's first complaint. These goals say
 # so by themselves, install what is missing, or compile nothing.
-SELF_HELP := soak stress help deps demo check check-long check-arm fuzz mutate bench bench-ipc bench-sched golden lint checker spin models clean
+SELF_HELP := soak stress help deps demo check check-long check-arm fuzz mutate bench bench-ipc bench-sched bench-formats golden lint checker spin models clean
 ifneq ($(filter-out $(SELF_HELP),$(or $(MAKECMDGOALS),all)),)
 ifeq ($(shell command -v $(firstword $(CC))),)
 $(error no compiler ($(firstword $(CC))): 'make deps' installs it, or lists what to ask for)
@@ -221,7 +221,7 @@ $(addprefix $(O)/unit/,$(UNIT)): $(O)/unit/%: $(O)/obj/tests/unit/%.o $(TLIB) $(
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(TLINK) $(FAILING) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm
-$(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS)) $(O)/libglmd.a
+$(addprefix $(O)/bench/,$(BENCH)): $(O)/bench/%: $(O)/obj/tests/bench/%.o $(TLIB) $(call libs_of,$(D_ROOMS) daemon/tool) $(O)/libglmd.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(TLINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(call pc_libs,$(TEST_PKG)) -lm

@@ -7,7 +7,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "comm.h"
 #include "kern.h"
+#include "shard.h"
 
 enum kern_stage_op {
     KERN_OP_EMBED = 1,
@@ -39,7 +41,9 @@ struct kern_backend {
     bool caller_computes; /* kern_caller_computes() */
     bool weightless; /* "script": no tensor is packed, any shape is fine */
     uint32_t formats; /* bit per enum kern_format: what its products read */
-    int (*query)(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len);
+    /* cfg: this rank's share, as a model of its own; vocab_rows: of the whole model, whose logits every rank has */
+    int (*query)(const struct kern_config *cfg, uint32_t vocab_rows, uint64_t bytes[KERN_MEM_N], char *err,
+                 size_t err_len);
     /* k->ctl … are set; the backend fills k->impl */
     int (*open)(struct kern *k, char *err, size_t err_len);
     void (*close)(struct kern *k);
@@ -76,7 +80,9 @@ struct kern_slot_info {
 /* Lives at the start of KERN_MEM_CTL; kern.c owns it, the backend's own object follows it. */
 struct kern {
     const struct kern_backend *backend;
-    struct kern_config cfg;
+    struct kern_config cfg;         /* this rank's share, as a model of its own: what a backend computes */
+    struct kern_model_desc whole;   /* the model itself: what plans, results and logits are about */
+    struct kern_shard shard;
     struct kern_block mem[KERN_MEM_N];
     char name[32];
     char error[256];
@@ -116,6 +122,27 @@ uint64_t kern_ctl_bytes(const struct kern_config *cfg);
 /* The format a vector came in, once all of it is there. */
 enum kern_format kern_packed_format(const struct kern *k, const struct kern_tensor_id *id);
 void kern_error(struct kern *k, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- ranks (kern_run.c) ---- */
+
+static inline bool kern_is_cut(const struct kern *k) {
+    return k->cfg.n_ranks > 1;
+}
+/* Where this rank writes its part of the next exchange. */
+static inline void *kern_part_slot_of(const struct kern *k) {
+    return k->cfg.comm->ops->slot(k->cfg.comm);
+}
+/* The exchange of a stage: the first `bytes` of the slot are this rank's part, ret_part[r] is rank r's. -EIO: a rank is
+ * lost, which the sentence says. */
+int kern_exchange(struct kern *k, uint32_t lane, const struct kern_stage *s, uint64_t bytes,
+                  const void *ret_part[COMM_MAX_RANKS]);
+/* The rank's first id, and whose an id is. */
+static inline uint32_t kern_vocab_at(const struct kern *k, uint32_t rank) {
+    return kern_shard_at(&k->shard, KERN_AXIS_VOCAB, rank);
+}
+static inline uint32_t kern_vocab_owner(const struct kern *k, uint32_t id) {
+    return kern_shard_owner(&k->shard, KERN_AXIS_VOCAB, id);
+}
 
 extern const struct kern_backend kern_ref_backend;
 extern const struct kern_backend kern_cpu_backend;

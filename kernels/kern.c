@@ -83,16 +83,30 @@ uint64_t kern_ctl_bytes(const struct kern_config *cfg) {
 
 /* ---- query, open, close ---- */
 
+/* This rank's share of a checked configuration, as one of its own. */
+static int cut(const struct kern_config *cfg, struct kern_config *ret_own, struct kern_shard *ret_shard) {
+    int r = kern_shard_plan(cfg, ret_shard, open_error, sizeof(open_error));
+    if (r)
+        return r;
+    *ret_own = *cfg;
+    kern_shard_model(&cfg->model, ret_shard, cfg->rank, &ret_own->model);
+    return 0;
+}
+
 int kern_query(const char *backend, const struct kern_config *cfg, uint64_t ret_bytes[KERN_MEM_N]) {
     const struct kern_backend *b = find_backend(backend);
+    struct kern_config own;
+    struct kern_shard shard;
     if (!b)
         return -ENOENT;
     open_error[0] = 0;
     int r = kern_config_check(cfg, b, open_error, sizeof(open_error));
+    if (!r)
+        r = cut(cfg, &own, &shard);
     if (r)
         return r;
     uint64_t bytes[KERN_MEM_N] = {0};
-    r = b->query(cfg, bytes, open_error, sizeof(open_error));
+    r = b->query(&own, cfg->model.vocab_rows, bytes, open_error, sizeof(open_error));
     if (r)
         return r;
     for (int i = 0; i < KERN_MEM_N; i++)
@@ -103,6 +117,38 @@ int kern_query(const char *backend, const struct kern_config *cfg, uint64_t ret_
         }
     memcpy(ret_bytes, bytes, sizeof(bytes));
     return 0;
+}
+
+static uint64_t at_least(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Rows as backends may have them: padded to 16 numbers. */
+static uint64_t padded(uint64_t n) {
+    return (n + 15) & ~15ull;
+}
+
+uint64_t kern_comm_bytes(const struct kern_config *cfg) {
+    const struct kern_model_desc *m = &cfg->model;
+    struct kern_shard s;
+    if (cfg->n_ranks < 2 || kern_shard_plan(cfg, &s, open_error, sizeof(open_error)))
+        return 0;
+    uint64_t rows = at_least(cfg->max_rows[KERN_LANE_DECODE], cfg->max_rows[KERN_LANE_PREFILL]);
+    uint64_t pools = m->index_kpool ? m->index_topk / m->index_kpool : 0;
+    uint64_t most = rows * padded(m->hidden) * sizeof(float);
+    most = at_least(most, cfg->max_samples * padded(kern_shard_most(&s, KERN_AXIS_VOCAB)) * sizeof(float));
+    return at_least(most, rows * (pools + 1) * sizeof(uint32_t));
+}
+
+static int check_comm(const struct kern_config *cfg) {
+    const struct comm *c = cfg->comm;
+    if (cfg->n_ranks < 2)
+        return 0;
+    if (c && c->rank == cfg->rank && c->n == cfg->n_ranks && c->slot_bytes >= kern_comm_bytes(cfg))
+        return 0;
+    snprintf(open_error, sizeof(open_error), "rank %u of %u has no end of an exchange with slots of %llu bytes",
+             cfg->rank, cfg->n_ranks, (unsigned long long)kern_comm_bytes(cfg));
+    return -EINVAL;
 }
 
 int kern_mem_alloc(const char *backend, enum kern_mem cls, uint64_t bytes, struct kern_block *ret) {
@@ -133,8 +179,14 @@ static uint64_t model_id(const struct kern_config *c, const char *name) {
         h = (h ^ (uint8_t)*s) * 0x100000001b3ull;
     for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
         h = (h ^ dims[i]) * 0x100000001b3ull;
+    uint32_t theta;
+    memcpy(&theta, &m->rope_theta, sizeof(theta));
+    if (m->rope_dim) /* its latents and keys are turned by their positions */
+        h = ((h ^ m->rope_dim) * 0x100000001b3ull ^ theta) * 0x100000001b3ull;
     for (uint32_t i = 0; i < kern_total_layers(m) && i < KERN_MAX_LAYERS; i++)
         h = (h ^ (m->layer[i].mix * 16u + m->layer[i].index)) * 0x100000001b3ull;
+    if (c->n_ranks > 1)
+        h = (h ^ (c->n_ranks * 256u + c->rank)) * 0x100000001b3ull;
     return h;
 }
 
@@ -142,6 +194,8 @@ int kern_open(const char *backend, const struct kern_config *cfg, const struct k
               struct kern **ret) {
     uint64_t need[KERN_MEM_N];
     int r = kern_query(backend, cfg, need);
+    if (!r)
+        r = check_comm(cfg);
     if (r)
         return r;
     for (int i = 0; i < KERN_MEM_N; i++)
@@ -158,7 +212,10 @@ int kern_open(const char *backend, const struct kern_config *cfg, const struct k
     memset(base, 0, l.bytes);
     struct kern *k = (struct kern *)(void *)base;
     k->backend = b;
-    k->cfg = *cfg;
+    k->whole = cfg->model;
+    r = cut(cfg, &k->cfg, &k->shard);
+    if (r)
+        return r;
     memcpy(k->mem, mem, sizeof(k->mem));
     snprintf(k->name, sizeof(k->name), "%s", b->name);
     k->capturing = -1;
@@ -176,7 +233,7 @@ int kern_open(const char *backend, const struct kern_config *cfg, const struct k
     for (uint64_t i = 0; !b->weightless && i < kern_part_count(&cfg->model); i++)
         k->stores[i] = cfg->stores ? cfg->stores[i] : kern_store_plain(KERN_BF16);
     k->cfg.stores = b->weightless ? NULL : k->stores;
-    k->model_id = model_id(cfg, b->name);
+    k->model_id = model_id(&k->cfg, b->name);
     pthread_mutex_init(&k->error_lock, NULL);
     r = b->open(k, open_error, sizeof(open_error));
     if (r) {
@@ -224,9 +281,30 @@ static int check_piece(struct kern *k, const struct kern_tensor_id *id, const st
     return 0;
 }
 
+/* This rank's part of a window: counted, and, with bytes, handed to the backend as bytes of what the rank keeps. */
+static int take_own(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+                    const char *bytes, uint64_t n, uint64_t *ret_kept, uint64_t *ret_total) {
+    struct kern_tensor own = {.store = t->store};
+    struct kern_cut c;
+    bool matrix;
+    uint64_t from, to, run, kept = 0;
+    int r = kern_part_shape(&k->cfg.model, id, &own.rows, &own.cols, &matrix);
+    if (!r)
+        r = kern_shard_piece(&k->whole, &k->shard, k->cfg.rank, id, &t->store, &c);
+    if (r)
+        return r;
+    for (uint64_t at = offset; !r && (run = kern_cut_next(&c, at, offset + n, &from, &to)); at = from + run) {
+        r = bytes ? k->backend->pack(k, id, &own, to, bytes + (from - offset), run) : 0;
+        kept += run;
+    }
+    *ret_kept = kept;
+    *ret_total = c.rows * c.bytes;
+    return r;
+}
+
 int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
               const void *bytes, uint64_t n) {
-    const struct kern_model_desc *m = &k->cfg.model;
+    const struct kern_model_desc *m = &k->whole;
     struct kern_part_info info;
     struct kern_piece_info p;
     if (k->backend->weightless)
@@ -245,24 +323,27 @@ int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern
     int r = check_piece(k, id, t, &info, &p);
     if (r)
         return r;
-    uint64_t total = p.rows * p.row_bytes;
+    uint64_t total = p.rows * p.row_bytes, n_own;
     if (n > total || offset > total - n)
         return kern_error(k, "layer %u %s: window of %llu bytes at %llu leaves the tensor's %llu", id->layer,
                           kern_part_name(id->part), (unsigned long long)n, (unsigned long long)offset,
                           (unsigned long long)total),
                -EINVAL;
+    r = take_own(k, id, t, offset, NULL, n, &n_own, &total);
+    if (r || !n_own)
+        return r;
     _Atomic uint64_t *count = &k->packed_bytes[kern_part_slot(m, id) * KERN_PIECES + id->piece];
     uint64_t old = atomic_load_explicit(count, memory_order_relaxed), now;
-    if ((old >> 56 && old >> 56 != t->store.format) || (old & PACK_BYTES) > total - n)
+    if ((old >> 56 && old >> 56 != t->store.format) || (old & PACK_BYTES) > total - n_own)
         return kern_error(k, "layer %u %s: windows overlap or change format", id->layer,
                           kern_part_name(id->part)),
                -EINVAL;
-    r = k->backend->pack(k, id, t, offset, bytes, n);
+    r = take_own(k, id, t, offset, bytes, n, &n_own, &total);
     if (r)
         return r;
     /* P1: release, pairs with the acquire in kern_pack_done(): counted bytes are written bytes. */
     do
-        now = (uint64_t)t->store.format << 56 | ((old & PACK_BYTES) + n);
+        now = (uint64_t)t->store.format << 56 | ((old & PACK_BYTES) + n_own);
     while (
         !atomic_compare_exchange_weak_explicit(count, &old, now, memory_order_release, memory_order_relaxed));
     return 0;

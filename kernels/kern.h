@@ -17,6 +17,12 @@
  * Lanes. Lane 0 is decode, lane 1 is prefill. Each has its own plan, activations and result block, so a
  * half-done prefill chunk (some layers done) survives decode steps that run between its layer slices.
  *
+ * Ranks. Each rank is an instance of its own with its share of the model. All are given the same plans and launch the
+ * same programs in the same order; stages exchange what they must (comm.h): the sub-layers' outputs, which are summed
+ * in rank order, embedding rows from the rank that has them, and the logits, of which each rank draws by itself. So
+ * streams, hidden states, logits and results have the same bits on all ranks. A rank's slots hold its heads only; its
+ * pages hold what all ranks' pages hold.
+ *
  * Numbers (the promise every backend keeps):
  *  - decode rows: the bits of a row's results depend on that row's sequence only, never on what runs beside
  *    it or in which order sequences stand in the plan;
@@ -24,7 +30,7 @@
  *  - ties: larger score first, then the smaller id (experts, pools, tokens), +0 equals -0;
  *  - everything named fp32 in the model's precision map is fp32 or better.
  *
- * Errors: 0 or negative errno; kern_last_error() keeps one sentence. -EIO means the device is lost: no
+ * Errors: 0 or negative errno; kern_last_error() keeps one sentence. -EIO means the device, or a rank, is lost: no
  * further call but kern_close() is meaningful.
  *
  * Threads: one thread calls everything except kern_pack(), which any number of threads may call at once for
@@ -85,6 +91,9 @@ struct kern_model_desc {
     float routed_scale;                  /* applied to the renormalised routed weights only */
     float swiglu_limit;                  /* gate: min(x, limit); up: clamp to +-limit; 0 = no clamp */
 
+    /* RoPE turns neighbours (2i, 2i+1) by position * theta^(-2i / rope_dim): the last rope_dim numbers of a head's
+     * query and of kv_a's row, the first rope_dim of an indexer's queries and keys (after their norm). The score is
+     * divided by the root of nope_dim + rope_dim. */
     uint32_t mla_heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim;
     float rope_theta; /* 0 when rope_dim is 0 */
 
@@ -195,12 +204,17 @@ enum kern_mem {
 };
 
 /* How latents and pooled keys are stored. FP8: each number in E4M3 with one F32 factor a row, its largest magnitude
- * divided by 448, whatever that is: 528 bytes for a latent of 512, 132 for a pooled key of 128. */
+ * divided by 448, whatever that is: 528 bytes for a latent of 512, 132 for a pooled key of 128. The rotary numbers of
+ * a latent keep BF16: they are not of the normalised row's size, and 64 of them make 656 bytes. */
 enum kern_cache { KERN_CACHE_F32 = 1, KERN_CACHE_BF16 = 2, KERN_CACHE_FP8 = 3 };
+
+struct comm;
 
 struct kern_config {
     struct kern_model_desc model;
-    uint32_t rank, n_ranks;      /* 0, 1 */
+    uint32_t rank, n_ranks;      /* 0, 1: the whole model; otherwise this rank's share of it (shard.h) */
+    struct comm *comm;           /* this rank's end of the exchange (comm.h), borrowed until kern_close(), with slots
+                                  * of kern_comm_bytes(); NULL: one rank. Not looked at by kern_query(). */
     uint32_t threads;            /* host backends: threads incl. the caller; 0 = online CPUs */
     uint32_t cache;              /* enum kern_cache */
     uint32_t n_pages, n_slots;   /* page and slot ids run from 0 */
@@ -244,6 +258,9 @@ struct kern_prog;
  * range or a shape this backend cannot compute (kern_open_error() says which), -EOVERFLOW absurd sizes. */
 int kern_query(const char *backend, const struct kern_config *cfg, uint64_t ret_bytes[KERN_MEM_N]);
 
+/* What a slot of comm needs for this configuration's exchanges; 0: there is one rank, or it cannot be cut. */
+uint64_t kern_comm_bytes(const struct kern_config *cfg);
+
 /* Memory of one class from where the backend wants it (host: anonymous mapping). -ENOMEM. */
 int kern_mem_alloc(const char *backend, enum kern_mem cls, uint64_t bytes, struct kern_block *ret);
 void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *block);
@@ -272,7 +289,8 @@ struct kern_store kern_matrix_store(const struct kern_config *cfg, const struct 
 
 /* A window of one piece's bytes (kern_store_piece()), at any offset and of any length; copied before return. A
  * matrix comes in its store, all pieces of it; all windows of a vector have the same format; together the windows
- * cover each piece exactly once. */
+ * cover each piece exactly once. Tensors are the whole model's for every rank, which keeps its part of each window
+ * (kern_shard_piece() says which bytes: the others need not be read). */
 int kern_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
               const void *bytes, uint64_t n);
 /* Every part complete? -ENODATA names the first that is not. Afterwards weights are read-only. */

@@ -35,8 +35,8 @@ static int check_ranges(const struct range *r, size_t n, char *err, size_t err_l
 static int check_engine(const struct kern_config *c, char *err, size_t err_len) {
     const struct kern_model_desc *m = &c->model;
     const struct range r[] = {
-        {"rank", c->rank, 0, 0},
-        {"n_ranks", c->n_ranks, 1, 1},
+        {"n_ranks", c->n_ranks, 1, COMM_MAX_RANKS},
+        {"rank", c->rank, 0, c->n_ranks ? c->n_ranks - 1 : 0},
         {"threads", c->threads, 0, 1024},
         {"cache", c->cache, KERN_CACHE_F32, KERN_CACHE_FP8},
         {"n_pages", c->n_pages, 1, 1u << 24},
@@ -121,6 +121,22 @@ static bool is_moe(const struct kern_layer_desc *l) {
     return l->mlp == KERN_MLP_MOE;
 }
 
+/* What a rotated key means inside a pool of several is nobody's model so far. */
+static int check_rope(const struct kern_model_desc *m, bool idx, char *err, size_t err_len) {
+    if (m->rope_dim % 2)
+        return refuse(err, err_len, "rope_dim is %u, but rotary numbers come in pairs", m->rope_dim);
+    if (!(m->rope_theta > 1.0f))
+        return refuse(err, err_len, "rope_theta is %g, but with a rope_dim of %u it must be above 1",
+                      (double)m->rope_theta, m->rope_dim);
+    if (idx && m->rope_dim > m->index_dim)
+        return refuse(err, err_len, "rope_dim is %u, but the indexer's keys have %u numbers only", m->rope_dim,
+                      m->index_dim);
+    if (idx && m->index_kpool != 1)
+        return refuse(err, err_len, "rope_dim is %u with an index_kpool of %u, but rotated keys are not pooled",
+                      m->rope_dim, m->index_kpool);
+    return 0;
+}
+
 static int check_dims(const struct kern_model_desc *m, char *err, size_t err_len) {
     bool kda = any_layer(m, is_kda), mla = any_layer(m, is_mla), idx = any_layer(m, is_indexed);
     bool dense = any_layer(m, is_dense), moe = any_layer(m, is_moe);
@@ -147,6 +163,8 @@ static int check_dims(const struct kern_model_desc *m, char *err, size_t err_len
         {"n_shared", m->n_shared, 0, 16},
     };
     int rc = check_ranges(r, sizeof(r) / sizeof(r[0]), err, err_len);
+    if (!rc && m->rope_dim)
+        rc = check_rope(m, idx, err, err_len);
     if (rc || !idx)
         return rc;
     if (KERN_PAGE_TOKENS % m->index_kpool)
@@ -222,6 +240,9 @@ static int check_stores(const struct kern_config *c, const struct kern_backend *
 
 int kern_config_check(const struct kern_config *cfg, const struct kern_backend *b, char *err, size_t err_len) {
     int r = check_engine(cfg, err, err_len);
+    if (!r && b->weightless && cfg->n_ranks > 1)
+        return refuse(err, err_len, "ranks: found %u, but backend %s has nothing to cut: start with 1", cfg->n_ranks,
+                      b->name);
     if (r || b->weightless)
         return r;
     r = check_layers(&cfg->model, err, err_len);

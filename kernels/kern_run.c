@@ -139,10 +139,17 @@ static void move_slots(struct kern *k, const struct kern_plan *p) {
     }
 }
 
+/* A plan is about the whole model. */
+static int check_plan(const struct kern *k, const struct kern_plan *plan, uint64_t bytes) {
+    struct kern_config c = k->cfg;
+    c.model = k->whole;
+    return kern_plan_check(&c, plan, bytes);
+}
+
 int kern_plan_load(struct kern *k, const struct kern_plan *plan, uint64_t bytes) {
     if (k->lost)
         return -EIO;
-    int r = kern_plan_check(&k->cfg, plan, bytes);
+    int r = check_plan(k, plan, bytes);
     if (r)
         return kern_error(k, "the plan is malformed"), r;
     uint32_t lane = plan->lane;
@@ -200,6 +207,19 @@ int kern_wait(struct kern *k, uint32_t lane) {
     return r;
 }
 
+int kern_exchange(struct kern *k, uint32_t lane, const struct kern_stage *s, uint64_t bytes,
+                  const void *ret_part[COMM_MAX_RANKS]) {
+    struct comm *c = k->cfg.comm;
+    /* which stage of which plan: ranks that differ in either find out here */
+    const uint64_t stage_no = (uint64_t)(s - k->stages) + 1;
+    int r = c->ops->send(c, k->plan[lane]->digest ^ stage_no * 0x9e3779b97f4a7c15ull, bytes);
+    if (!r)
+        r = c->ops->wait(c, ret_part);
+    if (r)
+        kern_error(k, "%s", c->error);
+    return r ? -EIO : 0;
+}
+
 const struct kern_result *kern_results(const struct kern *k, uint32_t lane, uint32_t *ret_n) {
     if (lane >= KERN_LANES || !k->loaded[lane]) {
         *ret_n = 0;
@@ -218,7 +238,7 @@ int kern_counters(const struct kern *k, uint32_t lane, struct kern_counters *ret
 
 int kern_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst,
               uint64_t dst_floats) {
-    const struct kern_model_desc *m = &k->cfg.model;
+    const struct kern_model_desc *m = &k->whole;
     if (lane >= KERN_LANES || !k->loaded[lane])
         return -EINVAL;
     if (k->in_flight[lane])

@@ -29,6 +29,12 @@ if grep -nE "$words" "${sources[@]}" /dev/null; then
     say "unfinished work is not committed"
 fi
 
+# realpath() may write PATH_MAX bytes whatever the path: a fortified libc aborts for a smaller buffer
+while IFS=: read -r f n line; do
+    buf=$(sed -E 's/.*realpath\(.*, *([a-z_]+)\).*/\1/' <<<"$line")
+    grep -qE "\<$buf\[PATH_MAX\]" "$f" || say "$f:$n: realpath() into something that is not PATH_MAX bytes: $buf"
+done < <(files '*.c' | xargs grep -nE 'realpath\([^)]' | grep -vE 'realpath\(.*, *NULL\)')
+
 [ "$(MAKEFLAGS='' make -pn help 2>/dev/null | sed -n 's/^.DEFAULT_GOAL := //p')" = all ] ||
     say "a plain make does not build everything"
 # what a user without root is told to ask for is what the scripts install

@@ -5,7 +5,7 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched demo spin soak stress golden install
+.PHONY: help deps models check quality check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched bench-formats demo spin soak stress golden install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
@@ -14,6 +14,8 @@ help:
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make bench-sched  measure many users at once: shares, batches, gaps, prompts sent again'
+	@echo 'make bench-formats  measure stored weights: packing at load, a step in each format against BF16'
+	@echo 'make quality    what every weight format does to nano: KL, first choices, text in three languages; writes a table'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
 	@echo 'make stress     10^9 records over the rings and 10^8 through a daemon on each loop, with sides that are killed'
 	@echo 'make soak       30 minutes (SOAK_MINUTES) of kills, stalls and cancels; memory and descriptors stay flat'
@@ -106,13 +108,20 @@ fuzz:
 	@tests/fuzz/run.sh build-fuzzer/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 FUZZ_CC ?= clang
 
-bench bench-ipc bench-sched:
+bench bench-ipc bench-sched bench-formats:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory bench-build
 	@+$(if $(filter 1,$(BENCH_HANDICAP)),$(MAKE) --no-print-directory FAULTS=1 bench-build)
 	@tests/bench/run.sh $(O) $(patsubst bench-%,%,$(patsubst bench,bench-model,$@))
 .PHONY: bench-build
 bench-build: models all $(addprefix $(O)/bench/,$(BENCH))
+
+# QUALITY_FORMATS="nvfp4 q4_k": these alone, and no table is written
+quality:
+	@tests/deps.sh build test
+	@+$(MAKE) --no-print-directory all models $(O)/unit/pack_foreign
+	@tests/quality/quality.py $(O) $(QUALITY_FORMATS)
+	@GLMD_FOREIGN=all $(O)/unit/pack_foreign
 
 demo:
 	@tests/deps.sh build

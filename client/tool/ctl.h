@@ -21,7 +21,7 @@ enum ctl_exit {
     CTL_EXIT_CANCELLED = 130 /* Ctrl-C */
 };
 
-enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4, CTL_RESUME = 8, CTL_TOP = 16 };
+enum ctl_cmd { CTL_RUN = 1, CTL_CHAT = 2, CTL_STATUS = 4, CTL_RESUME = 8, CTL_TOP = 16, CTL_PROBE = 32 };
 enum ctl_reasoning { CTL_REASONING_AUTO, CTL_REASONING_SHOW, CTL_REASONING_HIDE };
 
 #define CTL_MAX_SET   64
@@ -43,6 +43,8 @@ struct ctl_args {
     bool quiet;
     bool help;
     bool once;    /* top */
+    uint64_t chars;        /* probe: of each language, 0: the default */
+    const char *languages; /* probe: a list, NULL: all */
     uint64_t ask; /* GLMD_FEATURE_* besides the usual */
     int reasoning; /* enum ctl_reasoning */
     const char *system;
@@ -96,5 +98,6 @@ int ctl_chat(const struct ctl_args *a);
 int ctl_resume(const struct ctl_args *a);
 int ctl_status(const struct ctl_args *a);
 int ctl_top(const struct ctl_args *a);
+int ctl_probe(const struct ctl_args *a);
 
 #endif

@@ -19,34 +19,36 @@ struct opt {
     const char *help;
 };
 
-enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS, O_TOOL, O_TOOL_CHOICE, O_ONCE };
+enum { O_SOCKET = 1000, O_JSON, O_QUIET, O_HELP, O_REASONING, O_SYSTEM, O_TOKENS, O_TOOL, O_TOOL_CHOICE, O_ONCE,
+       O_CHARS, O_LANGUAGES };
 
-#define ANY  (CTL_RUN | CTL_CHAT | CTL_STATUS | CTL_RESUME | CTL_TOP)
+#define ANY  (CTL_RUN | CTL_CHAT | CTL_STATUS | CTL_RESUME | CTL_TOP | CTL_PROBE)
 #define ASK  (CTL_RUN | CTL_CHAT)
+#define DRAW (ASK | CTL_PROBE)
 #define SHOW (CTL_RUN | CTL_CHAT | CTL_RESUME)
 
 static const struct opt table[] = {
     {"socket", "PATH", ANY, K_STR, O_SOCKET,
      "socket of the daemon (default $GLMD_SOCKET, then your own daemon's, then the system's)"},
     {"json", NULL, ANY, K_FLAG, O_JSON, "one JSON object per line on standard output"},
-    {"quiet", NULL, SHOW, K_FLAG, O_QUIET, "no progress and no closing line"},
+    {"quiet", NULL, SHOW | CTL_PROBE, K_FLAG, O_QUIET, "no progress and no closing line"},
     {"reasoning", "auto|show|hide", SHOW, K_CHOICE, O_REASONING,
      "print the reasoning (auto: dimmed on a terminal, hidden elsewhere)"},
     {"system", "TEXT", ASK, K_STR, O_SYSTEM, "system message before the prompt"},
     {"tokens", "IDS", CTL_RUN, K_STR, O_TOKENS,
      "raw token ids as the prompt, like 5,17,9; - reads them from standard input"},
-    {"max-tokens", "N", ASK, K_U64, GLMD_KEY_MAX_TOKENS, "longest answer, reasoning included"},
+    {"max-tokens", "N", DRAW, K_U64, GLMD_KEY_MAX_TOKENS, "longest answer, reasoning included"},
     {"min-tokens", "N", ASK, K_U64, GLMD_KEY_MIN_TOKENS, "shortest answer"},
-    {"temperature", "X", ASK, K_F64, GLMD_KEY_TEMPERATURE, "0: always the likeliest token"},
-    {"top-p", "X", ASK, K_F64, GLMD_KEY_TOP_P, "sample from the likeliest tokens that sum to X"},
-    {"top-k", "N", ASK, K_U64, GLMD_KEY_TOP_K, "sample from the N likeliest tokens"},
-    {"min-p", "X", ASK, K_F64, GLMD_KEY_MIN_P, "drop tokens less than X times as likely as the likeliest"},
+    {"temperature", "X", DRAW, K_F64, GLMD_KEY_TEMPERATURE, "0: always the likeliest token"},
+    {"top-p", "X", DRAW, K_F64, GLMD_KEY_TOP_P, "sample from the likeliest tokens that sum to X"},
+    {"top-k", "N", DRAW, K_U64, GLMD_KEY_TOP_K, "sample from the N likeliest tokens"},
+    {"min-p", "X", DRAW, K_F64, GLMD_KEY_MIN_P, "drop tokens less than X times as likely as the likeliest"},
     {"repetition-penalty", "X", ASK, K_F64, GLMD_KEY_REPETITION_PENALTY,
      "divide the score of tokens seen before"},
     {"presence-penalty", "X", ASK, K_F64, GLMD_KEY_PRESENCE_PENALTY, "subtract from tokens generated before"},
     {"frequency-penalty", "X", ASK, K_F64, GLMD_KEY_FREQUENCY_PENALTY,
      "subtract for each time generated before"},
-    {"seed", "N", ASK, K_U64, GLMD_KEY_SEED, "same seed and request: same answer"},
+    {"seed", "N", DRAW, K_U64, GLMD_KEY_SEED, "same seed and request: same answer"},
     {"effort", "low|high|max", ASK, K_SET_STR, GLMD_KEY_EFFORT, "how hard to reason"},
     {"think", "on|off", ASK, K_ONOFF, GLMD_KEY_THINKING, "reason before answering"},
     {"thinking-budget", "N", ASK, K_U64, GLMD_KEY_THINKING_BUDGET, "close the reasoning after N tokens"},
@@ -56,7 +58,7 @@ static const struct opt table[] = {
     {"stop", "TEXT", ASK, K_SET_STR, GLMD_KEY_STOP, "end where TEXT would begin; repeatable"},
     {"json-object", NULL, ASK, K_SET_FLAG, GLMD_KEY_JSON_OBJECT, "the answer is one JSON object"},
     {"schema", "FILE", ASK, K_SET_STR, GLMD_KEY_SCHEMA, "the answer satisfies the JSON schema in FILE"},
-    {"ignore-eos", NULL, ASK, K_SET_FLAG, GLMD_KEY_IGNORE_EOS, "go on until --max-tokens"},
+    {"ignore-eos", NULL, DRAW, K_SET_FLAG, GLMD_KEY_IGNORE_EOS, "go on until --max-tokens"},
     {"tool", "FILE", CTL_RUN, K_STR, O_TOOL, "offer the tool whose JSON object is in FILE; repeatable"},
     {"tool-choice", "auto|none|required|NAME", CTL_RUN, K_CHOICE, O_TOOL_CHOICE,
      "whether a tool must be called, or which"},
@@ -66,10 +68,13 @@ static const struct opt table[] = {
     {"alternatives", "N", CTL_RUN, K_U64, GLMD_KEY_ALTERNATIVES,
      "the N likeliest tokens beside each (shown with --json)"},
     {"deadline", "MS", ASK, K_U64, GLMD_KEY_DEADLINE_MS, "give up after so many milliseconds"},
-    {"background", NULL, ASK, K_SET_FLAG, GLMD_KEY_BACKGROUND, "requests of others go first"},
+    {"background", NULL, DRAW, K_SET_FLAG, GLMD_KEY_BACKGROUND, "requests of others go first"},
     {"no-cache", NULL, ASK, K_SET_FLAG, GLMD_KEY_NO_CACHE, "read the whole prompt, keep nothing of it"},
     {"keep", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_KEEP,
      "the answer outlives this program: glmctl resume goes on with it"},
+    {"chars", "N", CTL_PROBE, K_U64, O_CHARS, "characters to ask for in each language (default 10000)"},
+    {"languages", "LIST", CTL_PROBE, K_STR, O_LANGUAGES,
+     "of polish, czech, vietnamese, russian, korean, chinese, emoji; with commas between (default all)"},
     {"once", NULL, CTL_TOP, K_FLAG, O_ONCE, "show it once and end"},
     {"help", NULL, ANY, K_FLAG, O_HELP, "this text"},
 };
@@ -93,11 +98,17 @@ static const char *const usage_top =
     "Shows every second what the daemon's memory, queue and prefix cache hold and who has what of them. Ctrl-C "
     "ends.\n\n";
 
+static const char *const usage_probe =
+    "usage: glmctl probe [OPTIONS]\n\n"
+    "Asks for long text in languages whose letters take several bytes and counts characters that came broken, which\n"
+    "weights do that are damaged or read wrongly. Exit status 1: some did.\n\n";
+
 void ctl_args_help(int cmd) {
     fputs(cmd == CTL_RUN      ? usage_run
           : cmd == CTL_CHAT   ? usage_chat
           : cmd == CTL_RESUME ? usage_resume
           : cmd == CTL_TOP    ? usage_top
+          : cmd == CTL_PROBE  ? usage_probe
                               : usage_status,
           stdout);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -187,6 +198,7 @@ static int add_choice(struct ctl_args *a, const struct opt *o, const char *v) {
 }
 
 static int apply(struct ctl_args *a, const struct opt *o, const char *v) {
+    int r;
     switch (o->key) {
     case O_SOCKET:
         a->socket = v;
@@ -197,6 +209,15 @@ static int apply(struct ctl_args *a, const struct opt *o, const char *v) {
     case O_QUIET:
         a->quiet = true;
         return 0;
+    case O_LANGUAGES:
+        a->languages = v;
+        return 0;
+    case O_CHARS:
+        r = add_set(a, o, v); /* for its rules alone */
+        if (r)
+            return r;
+        a->chars = a->set[--a->n_set].u64;
+        return a->chars ? 0 : bad_value(o, v, "a whole number, 1 or more");
     case O_ONCE:
         a->once = true;
         return 0;

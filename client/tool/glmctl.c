@@ -18,7 +18,8 @@ static const char *const usage =
     "  chat         a conversation\n"
     "  resume ID    go on with an answer that run --keep began\n"
     "  status       what the daemon is doing\n"
-    "  top          the same, live: memory, queue, shares of users, prefix cache\n\n"
+    "  top          the same, live: memory, queue, shares of users, prefix cache\n"
+    "  probe        whether the model writes whole characters in other scripts\n\n"
     "glmctl COMMAND --help lists the options of a command; glmctl --version shows the version.\n"
     "Exit status: 0 done, 1 the request failed, 2 wrong usage, 3 no daemon, 4 the daemon went away,\n"
     "5 output could not be written, 130 cancelled.\n";
@@ -157,7 +158,8 @@ int main(int argc, char **argv) {
                     {"chat", CTL_CHAT, ctl_chat},
                     {"resume", CTL_RESUME, ctl_resume},
                     {"status", CTL_STATUS, ctl_status},
-                    {"top", CTL_TOP, ctl_top}};
+                    {"top", CTL_TOP, ctl_top},
+                    {"probe", CTL_PROBE, ctl_probe}};
     struct ctl_args a;
     if (argc < 2) {
         fputs(usage, stderr);
@@ -184,9 +186,9 @@ int main(int argc, char **argv) {
         return commands[i].fn(&a);
     }
     if (argv[1][0] == '-') {
-        ctl_err("%s: options follow the command: glmctl run|chat|resume|status|top %s ...", argv[1], argv[1]);
+        ctl_err("%s: options follow the command: glmctl run|chat|resume|status|top|probe %s ...", argv[1], argv[1]);
         return CTL_EXIT_USAGE;
     }
-    ctl_err("no command \"%s\": run, chat, resume, status or top; glmctl --help says more", argv[1]);
+    ctl_err("no command \"%s\": run, chat, resume, status, top or probe; glmctl --help says more", argv[1]);
     return CTL_EXIT_USAGE;
 }

@@ -69,7 +69,8 @@ const struct conf_row conf_rows[] = {
     {"Cache", "Slots", CONF_T_U32, AT(cache_slots), .def = "32", .min = 0, .max = 65536,
      .doc = "States of the model that are kept beside those of running requests: for requests that are set aside, and "
             "so that prompts which begin like an earlier one begin where that one was read. A request leaves at most "
-            "four. Fewer are made when they would take more than a quarter of the memory. 0 keeps none."},
+            "four. Fewer are made when they would take more than a quarter of the memory. 0 keeps none. States of "
+            "GLM-5.3 are empty: thousands of them cost next to nothing there, and what limits the cache are pages."},
     {"Cache", "MaxBytes", CONF_T_BYTES, AT(cache_bytes), .def = "0", .min = 0, .max = 1024 * G,
      .doc = "Most that kept beginnings of prompts may hold, states and pages together. 0 is no limit but what running "
             "requests leave: they come first."},

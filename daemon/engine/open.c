@@ -153,7 +153,7 @@ static int open_checkpoint(struct engine *e, const char *dir, struct xerr *err) 
     e->model_context = e->cfg.max_position_embeddings;
     if ((r = model_config_describe(&e->cfg, vocab, e->opt.draft, &e->kc.model, err)) < 0)
         return r;
-    r = model_allowed(dir, &e->directory, e->kc.model.n_layers + e->kc.model.n_draft,
+    r = model_allowed(dir, &e->cfg, &e->directory, e->kc.model.n_layers + e->kc.model.n_draft,
                       &(struct model_allow){ e->opt.allow_four_bit, e->opt.allow_low }, err);
     return r < 0 ? r : make_stores(e, err);
 }

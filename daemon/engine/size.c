@@ -193,9 +193,9 @@ static int refuse(struct engine *e, uint32_t context, uint32_t n_pages, uint64_t
 
     if (!fits)
         return xerr_set(err, -ENOMEM, "memory: found %llu MiB available, of which %llu MiB must stay free (%llu MiB of "
-                                      "them for the text of requests); model %s needs more than the rest for any "
-                                      "context",
-                        (unsigned long long)(available >> 20), kept, own, e->name);
+                                      "them for the text of requests); model %s needs %llu MiB for any context",
+                        (unsigned long long)(available >> 20), kept, own, e->name,
+                        (unsigned long long)(total_bytes(e, KERN_PAGE_TOKENS, 1) >> 20));
     return xerr_set(err, -ENOMEM, "memory: %u pages and a context of %u tokens need %llu MiB; found %llu MiB "
                                   "available, of which %llu MiB must stay free (%llu MiB of them for the text of "
                                   "requests); the largest context that fits is %u tokens",

@@ -18,21 +18,6 @@ enum {
     CONFIG_MAX_BYTES = 4 << 20,
 };
 
-#define U32(k, lo, hi)                                                                                       \
-    { #k, CREAD_U32, offsetof(struct model_config, k), lo, hi, NULL }
-#define U32_AS(k, m, lo, hi)                                                                                 \
-    { #k, CREAD_U32, offsetof(struct model_config, m), lo, hi, NULL }
-#define REAL(k, lo, hi)                                                                                      \
-    { #k, CREAD_REAL, offsetof(struct model_config, k), lo, hi, NULL }
-#define IS_TRUE(k)                                                                                           \
-    { #k, CREAD_TRUE, 0, 0, 0, NULL }
-#define IS_FALSE(k)                                                                                          \
-    { #k, CREAD_FALSE, 0, 0, 0, NULL }
-#define WORD(k, w)                                                                                           \
-    { #k, CREAD_WORD, 0, 0, 0, w }
-#define INERT(k)                                                                                             \
-    { #k, CREAD_INERT, 0, 0, 0, NULL }
-
 /* Upper bounds are far above any member of the family; they keep every product of two of them in 64 bits. */
 static const struct cread_field TEXT[] = {
     WORD(model_type, "glm5_next_text"),
@@ -74,8 +59,7 @@ static const struct cread_field TEXT[] = {
     U32(index_kpool, 2, KERN_MAX_KPOOL),
     IS_TRUE(index_kpool_compress),
     IS_TRUE(index_kpool_always_select_tail),
-    {"index_share_for_mtp_iteration", CREAD_BOOL,
-     offsetof(struct model_config, index_share_for_mtp_iteration), 0, 0, NULL},
+    BOOL(index_share_for_mtp_iteration),
     IS_TRUE(mhc),
     U32(hc_mult, 1, KERN_MAX_HC),
     U32(hc_sinkhorn_iters, 1, 1000),
@@ -122,62 +106,6 @@ static bool is_text_key(const char *key) {
     return false;
 }
 
-static int contradiction(const struct cread *c, const char *key, uint32_t found, const char *expected) {
-    return xerr_set(c->e, -EINVAL, "%s: %s%s: found %u, expected %s", c->file, c->prefix, key, found,
-                    expected);
-}
-
-static int check_numbers(const struct cread *c, const struct model_config *cfg) {
-    char want[96];
-
-    if (cfg->first_k_dense_replace > cfg->num_hidden_layers) {
-        snprintf(want, sizeof want, "at most num_hidden_layers (%u)", cfg->num_hidden_layers);
-        return contradiction(c, "first_k_dense_replace", cfg->first_k_dense_replace, want);
-    }
-    if (cfg->num_experts_per_tok > cfg->n_routed_experts) {
-        snprintf(want, sizeof want, "at most n_routed_experts (%u)", cfg->n_routed_experts);
-        return contradiction(c, "num_experts_per_tok", cfg->num_experts_per_tok, want);
-    }
-    if (cfg->num_key_value_heads != cfg->num_attention_heads) {
-        snprintf(want, sizeof want, "num_attention_heads (%u)", cfg->num_attention_heads);
-        return contradiction(c, "num_key_value_heads", cfg->num_key_value_heads, want);
-    }
-    if (cfg->qk_head_dim != cfg->qk_nope_head_dim + cfg->qk_rope_head_dim) {
-        snprintf(want, sizeof want, "qk_nope_head_dim + qk_rope_head_dim (%u)",
-                 cfg->qk_nope_head_dim + cfg->qk_rope_head_dim);
-        return contradiction(c, "qk_head_dim", cfg->qk_head_dim, want);
-    }
-    if (cfg->index_topk % cfg->index_kpool != 0) {
-        snprintf(want, sizeof want, "a multiple of index_kpool (%u)", cfg->index_kpool);
-        return contradiction(c, "index_topk", cfg->index_topk, want);
-    }
-    if (cfg->pad_token_id >= cfg->vocab_size) {
-        snprintf(want, sizeof want, "an id below vocab_size (%u)", cfg->vocab_size);
-        return contradiction(c, "pad_token_id", cfg->pad_token_id, want);
-    }
-    return 0;
-}
-
-/* RoPE parameters are inert when the RoPE width is 0, unless they carry a scaling type: those also change
- * the softmax scale. */
-static int check_rope(const struct cread *c) {
-    static const char *const KEYS[] = {"rope_parameters", "rope_scaling"};
-
-    for (size_t i = 0; i < N(KEYS); i++) {
-        const json_t *v = json_object_get(c->obj, KEYS[i]);
-        const json_t *type = json_object_get(v, "rope_type");
-
-        if (!v || json_is_null(v))
-            continue;
-        if (!type)
-            type = json_object_get(v, "type");
-        if (!type || !json_is_string(type) || strcmp(json_string_value(type), "default") != 0)
-            return cread_refuse(c, -ENOTSUP, KEYS[i], type ? type : v,
-                                "null or a rope_type of \"default\": this model has no RoPE");
-    }
-    return 0;
-}
-
 static int same_eos(const struct cread *c, const struct model_config *cfg) {
     uint32_t ids[MODEL_MAX_EOS], n;
     const json_t *v = json_object_get(c->obj, "eos_token_id");
@@ -186,8 +114,8 @@ static int same_eos(const struct cread *c, const struct model_config *cfg) {
     if (r < 0)
         return r;
     if (n != cfg->n_eos || memcmp(ids, cfg->eos_token_id, n * sizeof *ids) != 0)
-        return cread_refuse(c, -EINVAL, "eos_token_id", v,
-                            "the %u ids of text_config.eos_token_id in config.json", cfg->n_eos);
+        return cread_refuse(c, -EINVAL, "eos_token_id", v, "the %u ids of %seos_token_id in config.json", cfg->n_eos,
+                            model_text_key(cfg));
     return 0;
 }
 
@@ -195,27 +123,9 @@ static int same_pad(const struct cread *c, const struct model_config *cfg) {
     const json_t *v = json_object_get(c->obj, "pad_token_id");
 
     if (v && (!json_is_integer(v) || json_integer_value(v) != (json_int_t)cfg->pad_token_id))
-        return cread_refuse(c, -EINVAL, "pad_token_id", v, "%u, as text_config.pad_token_id in config.json",
-                            cfg->pad_token_id);
+        return cread_refuse(c, -EINVAL, "pad_token_id", v, "%u, as %spad_token_id in config.json", cfg->pad_token_id,
+                            model_text_key(cfg));
     return 0;
-}
-
-/* A prompt of this family has no begin token; an id here would mean another prompt format. */
-static int no_bos(const struct cread *c) {
-    const json_t *v = json_object_get(c->obj, "bos_token_id");
-
-    if (v && !json_is_null(v))
-        return cread_refuse(c, -ENOTSUP, "bos_token_id", v, "null or no such key");
-    return 0;
-}
-
-/* What it says is compared with the tensors (quantconf.c); here it only has to be an object. */
-static int is_quantization(const struct cread *c) {
-    const json_t *v = json_object_get(c->obj, "quantization_config");
-
-    return v && !json_is_null(v) && !json_is_object(v)
-               ? cread_refuse(c, -EINVAL, "quantization_config", v, "an object")
-               : 0;
 }
 
 /* The reference looks for another name than the files have, and falls back to a default: both must agree. */
@@ -225,15 +135,6 @@ static int same_bound(const struct cread *c, const struct model_config *cfg) {
     if (v && !json_is_null(v) && !(json_is_number(v) && json_number_value(v) == cfg->gate_lower_bound))
         return cread_refuse(c, -EINVAL, "lower_bound", v, "no such key, or %g as gate_lower_bound",
                             cfg->gate_lower_bound);
-    return 0;
-}
-
-/* An older name of dtype. */
-static int same_dtype(const struct cread *c) {
-    const json_t *v = json_object_get(c->obj, "torch_dtype");
-
-    if (v && !json_is_null(v) && (!json_is_string(v) || strcmp(json_string_value(v), "bfloat16") != 0))
-        return cread_refuse(c, -EINVAL, "torch_dtype", v, "no such key, or \"bfloat16\" as dtype");
     return 0;
 }
 
@@ -271,22 +172,24 @@ static int read_text(struct cread *c, const char *file, const json_t *root, stru
         return cread_missing(&top, "text_config", "an object");
     if (!json_is_object(c->obj))
         return cread_refuse(&top, -EINVAL, "text_config", c->obj, "an object");
-    r = is_quantization(c);
+    r = cread_quantization(c);
     if (r == 0)
         r = cread_fields(c, TEXT, N(TEXT), cfg);
     if (r == 0)
-        r = no_bos(c);
+        r = cread_no_bos(c);
     if (r == 0)
-        r = check_numbers(c, cfg);
+        r = cread_numbers(c, cfg);
     if (r == 0)
-        r = check_rope(c);
+        r = cread_rope_type(c, "rope_parameters", "null or a rope_type of \"default\": this model has no RoPE");
+    if (r == 0)
+        r = cread_rope_type(c, "rope_scaling", "null or a rope_type of \"default\": this model has no RoPE");
     if (r == 0)
         r = cread_eos(c, cfg->vocab_size, cfg->eos_token_id, &cfg->n_eos);
     if (r == 0)
         r = cread_unknown(c, (const struct cread_field *const[]){TEXT}, (const size_t[]){N(TEXT)}, 1,
                           TEXT_OTHER);
     if (r == 0)
-        r = same_dtype(c);
+        r = cread_torch_dtype(c);
     if (r < 0)
         return r;
 
@@ -337,16 +240,20 @@ static int read_ids(const struct cread *c, struct model_config *cfg) {
     return r;
 }
 
-static int check_architecture(const struct cread *c) {
+static int read_family(const struct cread *c, enum model_family *ret) {
+    static const char WANTED[] = "[\"Glm5NextForConditionalGeneration\"] or [\"GlmMoeDsaForCausalLM\"]";
     const json_t *v = json_object_get(c->obj, "architectures");
     const json_t *a = json_array_get(v, 0);
+    const char *word = json_array_size(v) == 1 ? json_string_value(a) : NULL;
 
     if (!v)
-        return cread_missing(c, "architectures", "[\"Glm5NextForConditionalGeneration\"]");
-    if (!json_is_array(v) || json_array_size(v) != 1 || !json_is_string(a) ||
-        strcmp(json_string_value(a), "Glm5NextForConditionalGeneration") != 0)
-        return cread_refuse(c, json_is_array(v) ? -ENOTSUP : -EINVAL, "architectures", a ? a : v,
-                            "[\"Glm5NextForConditionalGeneration\"]");
+        return cread_missing(c, "architectures", WANTED);
+    if (word && strcmp(word, "Glm5NextForConditionalGeneration") == 0)
+        *ret = MODEL_GLM53_FLASH;
+    else if (word && strcmp(word, "GlmMoeDsaForCausalLM") == 0)
+        *ret = MODEL_GLM53;
+    else
+        return cread_refuse(c, json_is_array(v) ? -ENOTSUP : -EINVAL, "architectures", a ? a : v, "%s", WANTED);
     return 0;
 }
 
@@ -355,10 +262,10 @@ static int check_top(const struct cread *c, struct model_config *cfg) {
     const json_t *tie = json_object_get(c->obj, "tie_word_embeddings");
     const json_t *dtype = json_object_get(c->obj, "dtype");
     const json_t *vision = json_object_get(c->obj, "vision_config");
-    int r = is_quantization(c);
+    int r = cread_quantization(c);
 
     if (r == 0)
-        r = no_bos(c);
+        r = cread_no_bos(c);
     if (r == 0 && json_object_get(c->obj, "eos_token_id"))
         r = same_eos(c, cfg);
     if (r == 0)
@@ -374,7 +281,7 @@ static int check_top(const struct cread *c, struct model_config *cfg) {
     cfg->has_vision = json_is_object(vision);
     r = read_ids(c, cfg);
     if (r == 0)
-        r = same_dtype(c);
+        r = cread_torch_dtype(c);
     if (r == 0)
         r = same_repeats(c, json_object_get(c->obj, "text_config"));
     if (r == 0)
@@ -392,9 +299,16 @@ static int join(char path[PATH_MAX], const char *dir, const char *name, struct x
 static int read_root(const json_t *root, const char *shown, struct model_config *ret, struct xerr *e) {
     struct cread top = {shown, "", root, e}, text = {shown, "text_config.", NULL, e};
     struct model_config cfg;
-    int r = check_architecture(&top);
+    int r;
 
     memset(&cfg, 0, sizeof cfg);
+    r = read_family(&top, &cfg.family);
+    if (r == 0 && cfg.family == MODEL_GLM53) {
+        r = cread_glm53(&top, &cfg);
+        if (r == 0)
+            *ret = cfg;
+        return r;
+    }
     if (r == 0)
         r = cread_fields(&top, TOP, N(TOP), &cfg);
     if (r == 0)
@@ -495,7 +409,7 @@ int model_generation_read(const char *dir, const struct model_config *cfg, struc
     if (r == 0)
         r = same_pad(&c, cfg);
     if (r == 0)
-        r = no_bos(&c);
+        r = cread_no_bos(&c);
     v = json_object_get(root, "do_sample");
     g.has_do_sample = v && !json_is_null(v);
     g.do_sample = json_is_true(v);
@@ -535,9 +449,8 @@ int model_config_describe(const struct model_config *cfg, uint32_t vocab_tokens,
     if (vocab_tokens == 0 || vocab_tokens > cfg->vocab_size)
         return xerr_set(
             e, -EINVAL,
-            "config.json: text_config.vocab_size: found %u rows, expected at least the tokenizer's "
-            "%u tokens",
-            cfg->vocab_size, vocab_tokens);
+            "config.json: %svocab_size: found %u rows, expected at least the tokenizer's %u tokens",
+            model_text_key(cfg), cfg->vocab_size, vocab_tokens);
     memset(&d, 0, sizeof d);
     d.vocab_rows = cfg->vocab_size;
     d.vocab_tokens = vocab_tokens;
@@ -557,6 +470,7 @@ int model_config_describe(const struct model_config *cfg, uint32_t vocab_tokens,
     d.kv_rank = cfg->kv_lora_rank;
     d.nope_dim = cfg->qk_nope_head_dim;
     d.rope_dim = cfg->qk_rope_head_dim;
+    d.rope_theta = (float)cfg->rope_theta;
     d.v_dim = cfg->v_head_dim;
     d.index_heads = cfg->index_n_heads;
     d.index_dim = cfg->index_head_dim;
@@ -572,7 +486,7 @@ int model_config_describe(const struct model_config *cfg, uint32_t vocab_tokens,
     for (uint32_t i = 0; i < d.n_layers; i++) {
         d.layer[i].mix = cfg->layer[i].mix == MODEL_MIX_KDA ? KERN_MIX_KDA : KERN_MIX_MLA;
         d.layer[i].index = index_of(&cfg->layer[i]);
-        d.layer[i].resid = KERN_RESID_MHC;
+        d.layer[i].resid = cfg->family == MODEL_GLM53 ? KERN_RESID_PLAIN : KERN_RESID_MHC;
         d.layer[i].kvb_split = cfg->layer[i].kvb_split;
         d.layer[i].mlp = cfg->layer[i].mlp == MODEL_MLP_DENSE ? KERN_MLP_DENSE : KERN_MLP_MOE;
     }

@@ -15,6 +15,10 @@ enum {
     MODEL_NO_ID = -1,
 };
 
+enum model_family {
+    MODEL_GLM53_FLASH = 1, /* glm5_next */
+    MODEL_GLM53,           /* glm_moe_dsa: MLA with rotary positions in every layer, plain residuals */
+};
 enum model_mix { MODEL_MIX_KDA = 1, MODEL_MIX_DSA = 2 };
 enum model_mlp { MODEL_MLP_DENSE = 1, MODEL_MLP_SPARSE = 2 };
 
@@ -28,12 +32,13 @@ struct model_layer {
 /* Names follow the file. Words that have one supported value (scoring_func, hidden_act, …) are checked, not
  * stored. */
 struct model_config {
+    enum model_family family; /* what it lacks is 0 below: no clamp, no streams, no linear attention; index_kpool 1 */
     uint32_t vocab_size, hidden_size;
     uint32_t num_hidden_layers, num_nextn_predict_layers;
     uint32_t intermediate_size, moe_intermediate_size;
     uint32_t first_k_dense_replace;
     uint32_t n_routed_experts, num_experts_per_tok, n_shared_experts;
-    uint32_t n_group, topk_group;
+    uint32_t n_group, topk_group, moe_layer_freq;
     double routed_scaling_factor, swiglu_limit;
 
     uint32_t num_attention_heads, num_key_value_heads;
@@ -41,6 +46,7 @@ struct model_config {
     uint32_t qk_nope_head_dim, qk_rope_head_dim, qk_head_dim, v_head_dim, head_dim;
     uint32_t index_n_heads, index_head_dim, index_topk, index_kpool;
     bool index_share_for_mtp_iteration;
+    double rope_theta;
 
     uint32_t linear_num_heads, linear_head_dim, linear_conv_kernel;
     double gate_lower_bound;
@@ -69,6 +75,11 @@ struct model_generation {
     double temperature, top_p, min_p, repetition_penalty;
     uint32_t top_k;
 };
+
+/* Where the file has the keys of the text model: "text_config." or "". For messages. */
+static inline const char *model_text_key(const struct model_config *cfg) {
+    return cfg->family == MODEL_GLM53 ? "" : "text_config.";
+}
 
 /* Reads DIR/config.json. *ret is written only on success. -EINVAL: missing, mistyped or contradictory,
  * -ENOTSUP: well-formed but another model or scheme, -EBADMSG: not JSON; the message names file, key, what

@@ -42,7 +42,7 @@ static int read_mix(const struct cread *c, struct model_config *cfg) {
     return 0;
 }
 
-static int read_mlp(const struct cread *c, struct model_config *cfg) {
+int cread_mlp_types(const struct cread *c, struct model_config *cfg) {
     const json_t *list;
     int r = cread_list(c, "mlp_layer_types", cfg->num_hidden_layers, "num_hidden_layers", &list);
 
@@ -66,7 +66,7 @@ static int read_mlp(const struct cread *c, struct model_config *cfg) {
     return 0;
 }
 
-static int read_index(const struct cread *c, struct model_config *cfg) {
+int cread_indexer_types(const struct cread *c, struct model_config *cfg) {
     const json_t *list;
     bool have_full = false;
     int r = cread_list(c, "indexer_types", cfg->num_hidden_layers, "num_hidden_layers", &list);
@@ -129,9 +129,9 @@ int cread_layers(const struct cread *text, const struct cread *linear, struct mo
     int r = read_mix(text, cfg);
 
     if (r == 0)
-        r = read_mlp(text, cfg);
+        r = cread_mlp_types(text, cfg);
     if (r == 0)
-        r = read_index(text, cfg);
+        r = cread_indexer_types(text, cfg);
     if (r == 0)
         r = check_members(linear, "kda_layers", MODEL_MIX_KDA, "linear_attention", cfg);
     if (r == 0)

@@ -109,7 +109,7 @@ int cread_fields(const struct cread *c, const struct cread_field *f, size_t n, v
         char want[96];
         bool type_ok, ok;
 
-        if (!v && f[i].kind == CREAD_INERT)
+        if (f[i].optional && (!v || (json_is_null(v) && f[i].kind != CREAD_INERT)))
             continue;
         expected_text(&f[i], want, sizeof want);
         if (!v)

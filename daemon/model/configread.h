@@ -31,7 +31,25 @@ struct cread_field {
     size_t at; /* offset in struct model_config */
     double lo, hi;
     const char *word;
+    bool optional; /* absent or null: nothing is stored */
 };
+
+#define U32(k, lo, hi)                                                                                       \
+    { #k, CREAD_U32, offsetof(struct model_config, k), lo, hi, NULL, false }
+#define U32_AS(k, m, lo, hi)                                                                                 \
+    { #k, CREAD_U32, offsetof(struct model_config, m), lo, hi, NULL, false }
+#define REAL(k, lo, hi)                                                                                      \
+    { #k, CREAD_REAL, offsetof(struct model_config, k), lo, hi, NULL, false }
+#define BOOL(k)                                                                                              \
+    { #k, CREAD_BOOL, offsetof(struct model_config, k), 0, 0, NULL, false }
+#define IS_TRUE(k)                                                                                           \
+    { #k, CREAD_TRUE, 0, 0, 0, NULL, false }
+#define IS_FALSE(k)                                                                                          \
+    { #k, CREAD_FALSE, 0, 0, 0, NULL, false }
+#define WORD(k, w)                                                                                           \
+    { #k, CREAD_WORD, 0, 0, 0, w, false }
+#define INERT(k)                                                                                             \
+    { #k, CREAD_INERT, 0, 0, 0, NULL, true }
 
 /* "FILE: PREFIXkey: found X, expected Y"; returns code. */
 int cread_refuse(const struct cread *c, int code, const char *key, const json_t *found, const char *expected,
@@ -50,5 +68,18 @@ int cread_unknown(const struct cread *c, const struct cread_field *const tables[
 
 /* configlayers.c: the per-layer lists, against each other. */
 int cread_layers(const struct cread *text, const struct cread *linear, struct model_config *cfg);
+/* Two of them, for a model whose other lists say less. */
+int cread_mlp_types(const struct cread *text, struct model_config *cfg);
+int cread_indexer_types(const struct cread *text, struct model_config *cfg);
+
+/* configcheck.c: what holds for every model of the family. */
+int cread_numbers(const struct cread *text, const struct model_config *cfg);
+int cread_no_bos(const struct cread *c);
+int cread_quantization(const struct cread *c);
+int cread_torch_dtype(const struct cread *c);
+int cread_rope_type(const struct cread *text, const char *key, const char *expected);
+
+/* config53.c: config.json of GLM-5.3, all of it. */
+int cread_glm53(const struct cread *root, struct model_config *cfg);
 
 #endif

@@ -286,25 +286,17 @@ static int add_gguf(struct builder *b, const struct model_row *row, uint32_t lay
 /* ---- all of them ---- */
 
 static int add_row(struct builder *b, const struct model_row *row, uint32_t layer) {
+    uint32_t n = row->where == MODEL_ON_EXPERT ? b->cfg->n_routed_experts : 1;
     char name[192];
     int r = 0;
 
     if (b->is_gguf)
         return add_gguf(b, row, layer);
-    switch (row->where) {
-    case MODEL_ON_GLOBAL:
-        return add_safetensors(b, row, row->name, 0, 0);
-    case MODEL_ON_LAYER:
-        snprintf(name, sizeof name, MODEL_TEXT_PREFIX "layers.%u.%s", layer, row->name);
-        return add_safetensors(b, row, name, layer, 0);
-    case MODEL_ON_EXPERT:
-        for (uint32_t x = 0; x < b->cfg->n_routed_experts && r == 0; x++) {
-            snprintf(name, sizeof name, MODEL_TEXT_PREFIX "layers.%u.mlp.experts.%u.%s", layer, x, row->name);
-            r = add_safetensors(b, row, name, layer, x);
-        }
-        return r;
+    for (uint32_t x = 0; x < n && r == 0; x++) {
+        model_row_name(b->cfg, row, layer, x, name, sizeof name);
+        r = add_safetensors(b, row, name, layer, x);
     }
-    return -EINVAL;
+    return r;
 }
 
 static int add_layer(struct builder *b, uint32_t layer) {
@@ -321,7 +313,10 @@ static bool has_layer(const struct builder *b, uint32_t layer) {
     const struct model_entry *en;
     char prefix[64];
 
-    snprintf(prefix, sizeof prefix, b->is_gguf ? "blk.%u." : MODEL_TEXT_PREFIX "layers.%u.", layer);
+    if (b->is_gguf)
+        snprintf(prefix, sizeof prefix, "blk.%u.", layer);
+    else
+        snprintf(prefix, sizeof prefix, "%slayers.%u.", model_text_prefix(b->cfg), layer);
     en = model_index_at(b->index, model_index_from(b->index, prefix));
     return en && strncmp(en->t->name, prefix, strlen(prefix)) == 0;
 }
@@ -347,13 +342,13 @@ static int unplaced(const struct builder *b, const struct model_entry *en) {
     file_of(&f, b, en->file);
     show_str(&s, name);
     for (uint32_t l = 0; l < b->cfg->num_hidden_layers; l++) {
-        snprintf(prefix, sizeof prefix, MODEL_TEXT_PREFIX "layers.%u.self_attn.indexer.", l);
+        snprintf(prefix, sizeof prefix, "%slayers.%u.self_attn.indexer.", model_text_prefix(b->cfg), l);
         if (b->cfg->layer[l].index_shared && strncmp(name, prefix, strlen(prefix)) == 0)
             return xerr_set(
                 b->e, -EINVAL,
-                "%s: tensor %s: found it, expected none: config.json: text_config.indexer_types[%u] "
-                "is \"shared\"",
-                f.s, s.s, l);
+                "%s: tensor %s: found it, expected none: config.json: %sindexer_types[%u] is \"shared\"%s",
+                f.s, s.s, model_text_key(b->cfg), l,
+                b->cfg->family == MODEL_GLM53 ? " or follows from index_topk_freq" : "");
     }
     module = strstr(name, "_scale");
     if (module && !strstr(name, ".hc_"))

@@ -5,15 +5,17 @@
 #include "parts.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 enum on {
     ON_ALL, /* trunk and MTP */
-    ON_TRUNK,
+    ON_MHC, /* trunk layers with hyper-connections */
     ON_KDA,
     ON_DSA, /* and MTP */
     ON_KVB, /* of those, where kv_b is one tensor */
     ON_KVB_SPLIT,
     ON_INDEXER, /* DSA layers with an indexer of their own, and MTP */
+    ON_POOLS,   /* of those, where an index key stands for several tokens */
     ON_DENSE,
     ON_SPARSE, /* and MTP */
     ON_DRAFT,
@@ -51,14 +53,14 @@ enum dim {
 };
 
 const struct model_row model_rows[] = {
-    {MODEL_TEXT_PREFIX "embed_tokens.weight",
+    {"embed_tokens.weight",
      "token_embd.weight",
      MODEL_ON_GLOBAL,
      ON_ALL,
      KERN_EMBED,
      MODEL_MATRIX,
      {D_VOCAB, D_E}},
-    {MODEL_TEXT_PREFIX "norm.weight",
+    {"norm.weight",
      "output_norm.weight",
      MODEL_ON_GLOBAL,
      ON_ALL,
@@ -77,42 +79,42 @@ const struct model_row model_rows[] = {
     {"hc_attn_fn",
      "hc_attn_fn.weight|hc_attn_fn",
      MODEL_ON_LAYER,
-     ON_TRUNK,
+     ON_MHC,
      KERN_HC_ATTN_FN,
      MODEL_FULL,
      {D_HC_ROWS, D_HC_COLS}},
     {"hc_attn_base",
      "hc_attn_base.weight|hc_attn_base",
      MODEL_ON_LAYER,
-     ON_TRUNK,
+     ON_MHC,
      KERN_HC_ATTN_BASE,
      MODEL_VECTOR_F32,
      {D_HC_ROWS}},
     {"hc_attn_scale",
      "hc_attn_scale.weight|hc_attn_scale",
      MODEL_ON_LAYER,
-     ON_TRUNK,
+     ON_MHC,
      KERN_HC_ATTN_SCALE,
      MODEL_VECTOR_F32,
      {D_3}},
     {"hc_ffn_fn",
      "hc_ffn_fn.weight|hc_ffn_fn",
      MODEL_ON_LAYER,
-     ON_TRUNK,
+     ON_MHC,
      KERN_HC_FFN_FN,
      MODEL_FULL,
      {D_HC_ROWS, D_HC_COLS}},
     {"hc_ffn_base",
      "hc_ffn_base.weight|hc_ffn_base",
      MODEL_ON_LAYER,
-     ON_TRUNK,
+     ON_MHC,
      KERN_HC_FFN_BASE,
      MODEL_VECTOR_F32,
      {D_HC_ROWS}},
     {"hc_ffn_scale",
      "hc_ffn_scale.weight|hc_ffn_scale",
      MODEL_ON_LAYER,
-     ON_TRUNK,
+     ON_MHC,
      KERN_HC_FFN_SCALE,
      MODEL_VECTOR_F32,
      {D_3}},
@@ -311,14 +313,14 @@ const struct model_row model_rows[] = {
     {"self_attn.indexer.index_kpool_compress_ape",
      "indexer_compressor_ape.weight|indexer_compressor_ape",
      MODEL_ON_LAYER,
-     ON_INDEXER,
+     ON_POOLS,
      KERN_IDX_APE,
      MODEL_VECTOR,
      {D_KPOOL, D_IDX_DIM}},
     {"self_attn.indexer.index_kpool_compress_gate",
      "indexer_compressor_gate.weight|indexer_compressor_gate",
      MODEL_ON_LAYER,
-     ON_INDEXER,
+     ON_POOLS,
      KERN_IDX_GATE,
      MODEL_MATRIX,
      {D_IDX_DIM, D_E}},
@@ -483,6 +485,16 @@ static uint64_t dim_of(const struct model_config *c, enum dim d) {
     return 0;
 }
 
+void model_row_name(const struct model_config *c, const struct model_row *row, uint32_t layer, uint32_t expert,
+                    char *buf, size_t len) {
+    if (row->where == MODEL_ON_EXPERT)
+        snprintf(buf, len, "%slayers.%u.mlp.experts.%u.%s", model_text_prefix(c), layer, expert, row->name);
+    else if (row->where == MODEL_ON_LAYER)
+        snprintf(buf, len, "%slayers.%u.%s", model_text_prefix(c), layer, row->name);
+    else
+        snprintf(buf, len, "%s%s", row->part == KERN_HEAD ? "" : model_text_prefix(c), row->name);
+}
+
 bool model_row_applies(const struct model_config *c, const struct model_row *row, uint32_t layer) {
     bool draft = layer >= c->num_hidden_layers;
     bool dsa = draft || c->layer[layer].mix == MODEL_MIX_DSA;
@@ -491,8 +503,8 @@ bool model_row_applies(const struct model_config *c, const struct model_row *row
     switch ((enum on)row->on) {
     case ON_ALL:
         return true;
-    case ON_TRUNK:
-        return !draft;
+    case ON_MHC:
+        return !draft && c->family == MODEL_GLM53_FLASH;
     case ON_KDA:
         return !dsa;
     case ON_DSA:
@@ -503,6 +515,8 @@ bool model_row_applies(const struct model_config *c, const struct model_row *row
         return dsa && c->layer[layer].kvb_split;
     case ON_INDEXER:
         return dsa && (draft || !c->layer[layer].index_shared);
+    case ON_POOLS:
+        return dsa && (draft || !c->layer[layer].index_shared) && c->index_kpool > 1;
     case ON_DENSE:
         return !sparse;
     case ON_SPARSE:

@@ -6,11 +6,15 @@
 
 #include "config.h"
 
-#define MODEL_TEXT_PREFIX   "model.language_model."
 #define MODEL_VISUAL_PREFIX "model.visual."
 
+/* What the text model's tensors begin with in safetensors files. */
+static inline const char *model_text_prefix(const struct model_config *c) {
+    return c->family == MODEL_GLM53 ? "model." : "model.language_model.";
+}
+
 enum model_where {
-    MODEL_ON_GLOBAL, /* once; the row has the whole name */
+    MODEL_ON_GLOBAL, /* once */
     MODEL_ON_LAYER,
     MODEL_ON_EXPERT, /* once per routed expert; in GGUF all of a layer are stacked in one tensor */
 };
@@ -24,7 +28,7 @@ enum model_kind {
 
 struct model_row {
     const char
-        *name; /* safetensors: after MODEL_TEXT_PREFIX "layers.N." (and "mlp.experts.E."); NULL: GGUF only */
+        *name; /* safetensors: what model_row_name() puts behind the prefix; NULL: GGUF only */
     const char *gguf; /* after "blk.N."; several spellings with | between; NULL: safetensors only */
     enum model_where where;
     uint8_t on; /* which layers: inside of parts.c */
@@ -36,6 +40,9 @@ struct model_row {
 extern const struct model_row model_rows[];
 extern const size_t model_n_rows;
 
+/* Its whole name in safetensors files. */
+void model_row_name(const struct model_config *c, const struct model_row *row, uint32_t layer, uint32_t expert,
+                    char *buf, size_t len);
 /* Does the layer have it? layer is num_hidden_layers and above for the MTP layer. Not for MODEL_ON_GLOBAL. */
 bool model_row_applies(const struct model_config *c, const struct model_row *row, uint32_t layer);
 /* The shape a file must show, without the experts' dimension; n is 1 to 3. */

@@ -171,9 +171,19 @@ static bool is_four_bits(const struct model_tensor *t) {
     return is_narrow(t) && (double)t->bytes * 8 < 5.0 * (double)t->k.rows * (double)t->k.cols;
 }
 
-int model_allowed(const char *dir, const struct model_directory *d, uint32_t layers,
+/* GLM-5.3 was published with kv_b and two of the indexer's matrices in blocks of FP8, and nothing better of it exists:
+ * these are its weights. */
+static bool is_published(const struct model_config *cfg, const struct model_tensor *t) {
+    const struct kern_store *s = &t->k.store;
+    const uint32_t part = t->id.part;
+    bool one_of_them = part == KERN_MLA_KVB || part == KERN_IDX_QB || part == KERN_IDX_K;
+
+    return one_of_them && (cfg->family == MODEL_GLM53 || FAULT(traps_published_everywhere)) &&
+           s->format == KERN_FP8 && s->block_rows == 128 && s->block_cols == 128;
+}
+
+int model_allowed(const char *dir, const struct model_config *cfg, const struct model_directory *d, uint32_t layers,
                   const struct model_allow *allow, struct xerr *e) {
-    static const struct model_config none;
     uint32_t may = 0, low = 0;
     const struct model_tensor *four = NULL;
     uint64_t n_four = 0;
@@ -185,10 +195,10 @@ int model_allowed(const char *dir, const struct model_directory *d, uint32_t lay
         return r;
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct model_tensor *t = &d->tensor[i];
-        enum group g = group_of(&none, t); /* the draft layer's experts are experts as well */
+        enum group g = group_of(cfg, t);
         int k = low_of(g);
 
-        if (t->id.layer >= layers || !is_narrow(t))
+        if (t->id.layer >= layers || !is_narrow(t) || is_published(cfg, t))
             continue;
         if (k >= 0) {
             low |= 1u << k;

@@ -31,7 +31,7 @@ struct model_allow {
 /* Refuses what nobody should run without knowing it: matrices outside of the routed experts in four bits or
  * fewer, and anything below 16 bits where a small error becomes a large one. -EPERM: not allowed, the message
  * says what would allow it; -EINVAL: a word in `low_precision` that is none. dir: for the message. */
-int model_allowed(const char *dir, const struct model_directory *d, uint32_t layers,
+int model_allowed(const char *dir, const struct model_config *cfg, const struct model_directory *d, uint32_t layers,
                   const struct model_allow *allow, struct xerr *e);
 
 #endif

@@ -13,6 +13,7 @@
 static const char usage[] =
     "usage: glm-pack IN_DIR OUT_DIR --format FORMAT [options]\n"
     "       glm-pack --check DIR [--json]\n"
+    "       glm-pack --compare DIR OTHER_DIR --text FILE [--backend ref|cpu] [--json]\n"
     "\n"
     "Writes the BF16 checkpoint IN_DIR into OUT_DIR in another weight format.\n"
     "\n"
@@ -24,11 +25,14 @@ static const char usage[] =
     "                      indexer, gates, draft) or for all modules whose names fit a glob; the last that "
     "fits\n"
     "                      decides; may be given 32 times\n"
+    "  --numbers           write the numbers the formats stand for as F32, not the formats: what they lose,\n"
+    "                      whatever reads them\n"
     "  --text FILE         afterwards compare the answers of both on this text\n"
     "  --backend ref|cpu   what computes them (default cpu)\n"
     "  --json              one JSON document instead of lines\n"
     "  --check DIR         read a checkpoint in any format as the daemon does, and compare it with what was "
     "written\n"
+    "  --compare           compare the answers of two checkpoints, in whatever format, on the text\n"
     "  --help, --version\n"
     "\n"
     "Nothing is overwritten. After an interruption the same command goes on where it was.\n"
@@ -40,7 +44,8 @@ static int misuse(const char *what, const char *value) {
     return PACK_TROUBLE;
 }
 
-enum { OPT_FORMAT = 1, OPT_PART, OPT_TEXT, OPT_BACKEND, OPT_JSON, OPT_CHECK, OPT_HELP, OPT_VERSION };
+enum { OPT_FORMAT = 1, OPT_PART, OPT_TEXT, OPT_BACKEND, OPT_JSON, OPT_CHECK, OPT_NUMBERS,
+       OPT_COMPARE, OPT_HELP, OPT_VERSION };
 
 static const struct option longs[] = {
     { "format", required_argument, NULL, OPT_FORMAT },
@@ -49,6 +54,8 @@ static const struct option longs[] = {
     { "backend", required_argument, NULL, OPT_BACKEND },
     { "json", no_argument, NULL, OPT_JSON },
     { "check", required_argument, NULL, OPT_CHECK },
+    { "numbers", no_argument, NULL, OPT_NUMBERS },
+    { "compare", no_argument, NULL, OPT_COMPARE },
     { "help", no_argument, NULL, OPT_HELP },
     { "version", no_argument, NULL, OPT_VERSION },
     { NULL, 0, NULL, 0 },
@@ -57,6 +64,7 @@ static const struct option longs[] = {
 struct command {
     struct pack_options o;
     const char *check;
+    bool compare;
     int done; /* -1: go on, else the exit status */
 };
 
@@ -96,6 +104,12 @@ static int set_option(struct command *c, int opt) {
     case OPT_CHECK:
         c->check = optarg;
         return PACK_OK;
+    case OPT_NUMBERS:
+        c->o.numbers = true;
+        return PACK_OK;
+    case OPT_COMPARE:
+        c->compare = true;
+        return PACK_OK;
     case OPT_HELP:
         printf(usage, pack_format_words());
         c->done = PACK_OK;
@@ -110,6 +124,22 @@ static int set_option(struct command *c, int opt) {
     }
 }
 
+static int wrong_together(const struct command *c, int names) {
+    bool packs = c->o.format || c->o.n_rules || c->o.numbers;
+
+    if (c->check && (names || packs || c->o.text || c->compare))
+        return misuse("--check stands alone, but for --json", NULL);
+    if (c->compare && packs)
+        return misuse("--compare writes nothing: only --text, --backend and --json go with it", NULL);
+    if (c->compare && (names != 2 || !c->o.text))
+        return misuse("--compare: expected two directories and --text FILE", NULL);
+    if (!c->check && names != 2)
+        return misuse("expected two directories, the source and a new one", NULL);
+    if (!c->check && !c->compare && !c->o.format)
+        return misuse("no --format", NULL);
+    return PACK_OK;
+}
+
 int main(int argc, char **argv) {
     struct command c = { .o = { .backend = "cpu" }, .done = -1 };
     int opt, r;
@@ -119,19 +149,12 @@ int main(int argc, char **argv) {
         if (r != PACK_OK || c.done >= 0)
             return r != PACK_OK ? r : c.done;
     }
-    if (c.check && (optind < argc || c.o.format || c.o.n_rules || c.o.text))
-        return misuse("--check stands alone, but for --json", NULL);
-    if (!c.check && argc - optind != 2)
-        return misuse("expected two directories, the source and a new one", NULL);
-    if (!c.check && !c.o.format)
-        return misuse("no --format", NULL);
-    if (c.check) {
-        r = pack_check(c.check, c.o.json);
-    } else {
-        c.o.in = argv[optind];
-        c.o.out = argv[optind + 1];
-        r = pack_run(&c.o);
-    }
+    r = wrong_together(&c, argc - optind);
+    if (r != PACK_OK)
+        return r;
+    c.o.in = c.check ? c.check : argv[optind];
+    c.o.out = c.check ? NULL : argv[optind + 1];
+    r = c.check ? pack_check(c.check, c.o.json) : c.compare ? pack_compare_run(&c.o) : pack_run(&c.o);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "glm-pack: cannot write the results: %s\n", strerror(errno));
         return PACK_TROUBLE;

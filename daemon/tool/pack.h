@@ -41,7 +41,8 @@ struct pack_tensor {
     uint64_t shape[3], bytes;
 };
 
-/* The tensors a module in this format consists of, for a checkpoint of this family. ret[0] has the codes. */
+/* The tensors a module in this format consists of, for a checkpoint of this family. ret[0] has the codes; PACK_PLAIN:
+ * the numbers the format makes of it, in F32. */
 int pack_tensors(const struct pack_format *f, enum pack_family family, const char *module, uint64_t rows,
                  uint64_t cols, struct pack_tensor ret[PACK_MAX_TENSORS], uint32_t *ret_n);
 /* One matrix of BF16, F16 or F32 numbers -> the bytes of those tensors, each malloc'ed and for the caller to
@@ -86,6 +87,7 @@ struct pack_options {
     const char *text; /* compare answers on this file */
     const char *backend;
     bool json;
+    bool numbers; /* write what the formats make of the weights as F32, not the formats */
 };
 
 /* What is made of tensor i of the index: NULL = copied as it is. */
@@ -138,6 +140,8 @@ int pack_shard(struct pack_dir *d, const struct pack_plan *p, uint32_t file, jso
 /* The digest of all tensors of a safetensors file, as it stands in the record. */
 int pack_digest(const struct st_file *f, char ret[33], struct xerr *e);
 
+/* Before anything is made: whether the model can be written as GGUF. */
+int pack_gguf_can(const struct pack_options *o, struct xerr *e);
 /* The whole model as OUT/model.gguf (packgguf.c, packggufkv.c); progress by name. *ret_left: tensors of the
  * vision tower, which have no place in it. */
 int pack_gguf(struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,
@@ -163,5 +167,7 @@ int pack_compare(const struct pack_options *o, struct pack_kl *ret, struct xerr 
 
 /* The whole of it (packrun.c). Prints; an exit status. */
 int pack_run(const struct pack_options *o);
+/* The answers of two checkpoints, o->in and o->out, on o->text. Prints; an exit status. */
+int pack_compare_run(const struct pack_options *o);
 
 #endif

@@ -223,6 +223,10 @@ int pack_config(const struct pack_dir *d, const struct pack_options *o, const st
     if (!config)
         return xerr_set(e, -EBADMSG, "%s: cannot read: line %d: %s", path, je.line, je.text);
     switch (p->family) {
+    case PACK_PLAIN: /* plain numbers have none */
+        r = pack_put_json(d->path, "config.json", config, e);
+        json_decref(config);
+        return r;
     case PACK_FP8:
         q = json_pack("{s:s, s:s, s:s, s:[i, i], s:o}", "quant_method", "fp8", "fmt", "e4m3",
                       "activation_scheme", "dynamic", "weight_block_size", 128, 128, "modules_to_not_convert",

@@ -76,6 +76,8 @@ static json_t *identity(const struct pack_options *o, const struct pack_plan *p)
     json_object_set_new(id, "version", json_string(GLMD_VERSION));
     json_object_set_new(id, "format", json_string(o->format->word));
     json_object_set_new(id, "parts", rules);
+    if (o->numbers)
+        json_object_set_new(id, "numbers", json_true());
     json_object_set_new(id, "source", files);
     return id;
 }

@@ -104,6 +104,11 @@ int pack_tensors(const struct pack_format *f, enum pack_family family, const cha
         return r;
     if (strlen(module) + 32 > sizeof t->name)
         return -ENAMETOOLONG;
+    if (family == PACK_PLAIN && s->format != KERN_BF16) {
+        tensor(t, module, "weight", ST_F32, 2, rows, cols, 0);
+        *ret_n = 1;
+        return 0;
+    }
     if (s->format >= KERN_Q8_0) { /* has no tensors of its own: packgguf.c */
         *ret_n = 0;
         return 0;
@@ -200,6 +205,7 @@ struct work {
     uint64_t rows, cols, unit;
     float amax;
     void *piece[KERN_PIECES];
+    uint8_t *numbers; /* where what the codes mean goes in F32, or NULL */
     pthread_mutex_t lock; /* of the rest */
     uint64_t next;        /* row */
     int error;
@@ -249,6 +255,8 @@ static int encode_group(struct hand *h, uint64_t row) {
 
         diff += d * d;
         norm += (double)h->a[i] * (double)h->a[i];
+        if (w->numbers)
+            put_f32(w->numbers + 4 * (row * w->cols + i), FAULT(pack_numbers_of_source) ? h->a[i] : h->b[i]);
     }
     w->diff[row / w->unit] = diff;
     w->norm[row / w->unit] = norm;
@@ -319,10 +327,35 @@ static int scan(struct work *w, struct hand *h) {
     return r;
 }
 
+/* The pieces are the tensors of the output, or memory of their own when only their meaning is written. */
+static int give_pieces(struct work *w, bool numbers, uint32_t n, uint8_t **bytes) {
+    static const uint8_t order[] = { KERN_PIECE_CODES, KERN_PIECE_SCALE, KERN_PIECE_GLOBAL };
+    const struct kern_store *s = &w->f->store;
+    struct kern_piece_info info;
+
+    if (numbers) {
+        w->numbers = bytes[0];
+        for (uint32_t i = 0; i < KERN_PIECES; i++) {
+            int r = kern_store_piece(s, w->rows, w->cols, (enum kern_piece)i, &info);
+
+            if (r < 0)
+                return r;
+            if (info.rows && !(w->piece[i] = calloc(info.rows, info.row_bytes)))
+                return -ENOMEM;
+        }
+        return 0;
+    }
+    for (uint32_t i = 0; i < n && i < 3; i++)
+        w->piece[s->format == KERN_EXL3 && i ? KERN_PIECE_SUH + i - 1 : order[i]] = bytes[i];
+    if (s->format == KERN_INT8 || s->format == KERN_INT4)
+        w->piece[KERN_PIECE_GLOBAL] = NULL;
+    return 0;
+}
+
 int pack_encode(const struct pack_format *f, enum pack_family family, enum st_dtype from, const void *source,
                 uint64_t rows, uint64_t cols, const struct pack_tensor *t, uint32_t n, uint8_t **ret_bytes,
                 double *ret_diff, double *ret_norm) {
-    static const uint8_t order[] = { KERN_PIECE_CODES, KERN_PIECE_SCALE, KERN_PIECE_GLOBAL };
+    bool numbers = family == PACK_PLAIN && f->store.format != KERN_BF16;
     struct work w = {
         .f = f, .from = from, .source = source, .rows = rows, .cols = cols, .lock = PTHREAD_MUTEX_INITIALIZER
     };
@@ -339,24 +372,24 @@ int pack_encode(const struct pack_format *f, enum pack_family family, enum st_dt
     for (uint32_t i = 0; i < n; i++)
         if (!(ret_bytes[i] = calloc(1, t[i].bytes ? t[i].bytes : 1)))
             return -ENOMEM;
-    for (uint32_t i = 0; i < n && i < 3; i++)
-        w.piece[f->store.format == KERN_EXL3 && i ? KERN_PIECE_SUH + i - 1 : order[i]] = ret_bytes[i];
-    if (f->store.format == KERN_INT8 || f->store.format == KERN_INT4)
-        w.piece[KERN_PIECE_GLOBAL] = NULL;
     w.diff = calloc(groups, sizeof *w.diff);
     w.norm = calloc(groups, sizeof *w.norm);
-    r = w.diff && w.norm ? hand_init(&h, &w) : -ENOMEM;
+    r = w.diff && w.norm ? give_pieces(&w, numbers, n, ret_bytes) : -ENOMEM;
+    if (r == 0)
+        r = hand_init(&h, &w);
     if (r == 0)
         r = scan(&w, &h);
     if (r == 0)
         r = encode_all(&w, &h);
-    if (r == 0)
+    if (r == 0 && !numbers)
         finish(f, family, rows, cols, ret_bytes);
     *ret_diff = *ret_norm = 0;
     for (uint64_t i = 0; i < groups && r == 0; i++) {
         *ret_diff += w.diff[i];
         *ret_norm += w.norm[i];
     }
+    for (uint32_t i = 0; numbers && i < KERN_PIECES; i++)
+        free(w.piece[i]);
     hand_done(&h);
     free(w.diff);
     free(w.norm);

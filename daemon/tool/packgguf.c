@@ -441,6 +441,16 @@ static int record(struct pack_dir *d, struct xerr *e) {
     return r;
 }
 
+int pack_gguf_can(const struct pack_options *o, struct xerr *e) {
+    struct model_config cfg;
+    int r = model_config_read(o->in, &cfg, e);
+
+    if (r >= 0 && cfg.family != MODEL_GLM53_FLASH)
+        r = xerr_set(e, -ENOTSUP, "%s: found GLM-5.3, expected GLM-5.3-Flash: names and keys of no other model are "
+                                  "known for GGUF files; --format nvfp4, fp8 and the like are written", o->in);
+    return r;
+}
+
 int pack_gguf(struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,
               struct pack_totals *t, uint32_t *ret_left, struct xerr *e) {
     struct model_config cfg;

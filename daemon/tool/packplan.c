@@ -188,7 +188,9 @@ int pack_plan_make(const struct pack_options *o, const struct model_index *x, st
             r = xerr_set(e, -ENOENT,
                          "--part %s: found no matrix it fits, expected a part (%s, ...) or a glob over names",
                          o->rule[k].pattern, pack_part_name(PACK_EXPERTS));
-    if (r >= 0)
+    if (r >= 0 && o->numbers)
+        p.family = PACK_PLAIN;
+    else if (r >= 0)
         r = find_family(&p, n, &p.family, e);
     if (r >= 0 && !p.n_converted)
         r = xerr_set(e, -ENODATA, "%s: found no matrix that %s can hold; first that cannot: %s", o->in,

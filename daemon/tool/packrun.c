@@ -34,6 +34,19 @@ static json_t *parts_json(const struct pack_totals *t) {
     return doc;
 }
 
+/* One line for people, one object for machines. */
+static void print_kl(const char *text, const struct pack_kl *k) {
+    printf("%s: %u positions: KL %.3e (largest %.3e), same first choice %.4f, loss %.4f before, %.4f after\n", text,
+           k->n, k->kl, k->worst, k->same, k->loss_in, k->loss_out);
+}
+
+static json_t *kl_json(const struct pack_kl *k) {
+    return json_pack("{s:i, s:o, s:o, s:f, s:f, s:f}", "positions", (int)k->n, "kl",
+                     isfinite(k->kl) ? json_real(k->kl) : json_null(), "worst",
+                     isfinite(k->worst) ? json_real(k->worst) : json_null(), "same", k->same, "loss_before",
+                     k->loss_in, "loss_after", k->loss_out);
+}
+
 static int report(const struct pack_options *o, const struct pack_plan *p, const struct pack_totals *t,
                   const struct pack_kl *k, uint32_t kept, struct xerr *e) {
     json_t *doc;
@@ -46,19 +59,14 @@ static int report(const struct pack_options *o, const struct pack_plan *p, const
                    p->first_unfit);
         printf("\n");
         if (k)
-            printf("%s: %u positions: KL %.3e (largest %.3e), same first choice %.4f, loss %.4f before, %.4f "
-                   "after\n",
-                   o->text, k->n, k->kl, k->worst, k->same, k->loss_in, k->loss_out);
+            print_kl(o->text, k);
         return 0;
     }
     doc = json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:o}", "source", o->in, "directory", o->out, "format",
                     o->format->word, "converted", (json_int_t)p->n_converted, "unfit", (json_int_t)p->n_unfit,
                     "shards_kept", (int)kept, "parts", parts_json(t));
     if (doc && k)
-        json_object_set_new(doc, "text",
-                            json_pack("{s:i, s:o, s:f, s:f, s:f}", "positions", (int)k->n, "kl",
-                                      isfinite(k->kl) ? json_real(k->kl) : json_null(), "same", k->same,
-                                      "loss_before", k->loss_in, "loss_after", k->loss_out));
+        json_object_set_new(doc, "text", kl_json(k));
     if (!doc)
         return xerr_set(e, -EINVAL, "--json: a path is no UTF-8 text");
     json_dumpf(doc, stdout, JSON_INDENT(1));
@@ -142,6 +150,8 @@ int pack_run(const struct pack_options *o) {
         r = model_index_open(&x, o->in, NULL, &err);
     if (r >= 0)
         r = pack_plan_make(o, x, &p, &err);
+    if (r >= 0 && p.family == PACK_GGUF)
+        r = pack_gguf_can(o, &err);
     if (r >= 0)
         r = pack_dir_open(&d, o, &p, &err);
     if (r >= 0 && p.family == PACK_GGUF) {
@@ -170,5 +180,29 @@ int pack_run(const struct pack_options *o) {
         fprintf(stderr, "glm-pack: %s\n", err.msg);
         return PACK_TROUBLE;
     }
+    return PACK_OK;
+}
+
+int pack_compare_run(const struct pack_options *o) {
+    struct xerr err = { 0 };
+    struct pack_kl k;
+    json_t *doc;
+
+    if (pack_compare(o, &k, &err) < 0) {
+        fprintf(stderr, "glm-pack: %s\n", err.msg);
+        return PACK_TROUBLE;
+    }
+    if (!o->json) {
+        print_kl(o->text, &k);
+        return PACK_OK;
+    }
+    doc = json_pack("{s:s, s:s, s:s, s:o}", "first", o->in, "second", o->out, "file", o->text, "text", kl_json(&k));
+    if (!doc) {
+        fprintf(stderr, "glm-pack: --json: a path is no UTF-8 text\n");
+        return PACK_TROUBLE;
+    }
+    json_dumpf(doc, stdout, JSON_INDENT(1));
+    printf("\n");
+    json_decref(doc);
     return PACK_OK;
 }

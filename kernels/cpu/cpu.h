@@ -15,6 +15,8 @@ static inline uint64_t pad16(uint64_t n) {
     return (n + 15) & ~15ull;
 }
 
+enum { CPU_MAX_ROPE = 1 << 10 }; /* rope_dim's bound in the configuration check */
+
 /* Padded widths, all in floats. */
 struct cpu_dims {
     uint32_t e;                /* hidden */
@@ -22,14 +24,15 @@ struct cpu_dims {
     uint32_t kda_dim, kda_all; /* one head, all heads */
     uint32_t kda_z;            /* q | k | v | f_a | g_a | b */
     uint32_t z_fa, z_ga, z_b;  /* where the gates' parts start */
-    uint32_t q_rank, kv_rank, nope, v;
-    uint32_t q_all, qa_all, v_all; /* heads x nope, heads x kv_rank, heads x v */
+    uint32_t q_rank, kv_rank, v;
+    uint32_t rope, q_head, lat; /* rotary numbers; nope and rope of a query; a latent and its rotary numbers */
+    uint32_t q_all, qa_all, v_all; /* heads x q_head, heads x lat, heads x v */
     uint32_t idx_dim, idx_all;
     uint32_t mla_z; /* q_a | kv_a | key | gate | head weights */
     uint32_t z_kv, z_key, z_gate, z_w;
     uint32_t cq_n; /* q | index q */
     uint32_t dense, expert, shared;
-    uint32_t vocab;
+    uint32_t vocab, logits; /* this rank's rows of the head, and the whole model's */
     uint32_t max_pools; /* of one sequence */
     uint32_t sel;       /* pools a query selects at most */
 };
@@ -79,7 +82,7 @@ struct cpu_pend {
 /* Floats and words into a lane's work memory. */
 struct cpu_lane_layout {
     uint64_t streams, plain, u, y, z, hc_mix, hc_coef, wide, qa, attn_out, sel, n_sel, act, router, top_id,
-        top_w, expert_act, hidden, draft, gather, eh_in, logits, logits_at, plan_rows, bytes;
+        top_w, expert_act, hidden, draft, gather, eh_in, logits, logits_at, turn, plan_rows, bytes;
 };
 
 struct cpu_layout {
@@ -121,7 +124,7 @@ struct cpu_lane {
     float *hc_mix;         /* [rows][hc_rows + 1]: raw products, sum of squares; padded to 16 */
     float *hc_coef;        /* [rows][post | comb] */
     float *wide;           /* [rows][cq_n or 2 x dense]: products before an activation */
-    float *qa;             /* [rows][heads x kv_rank] */
+    float *qa;             /* [rows][heads x lat] */
     float *attn_out;       /* [rows][kda_all or v_all] */
     uint32_t *sel, *n_sel; /* [rows][sel] pools ascending; KERN_NONE: everything visible */
     float *act;            /* [rows][dense or shared] */
@@ -132,8 +135,9 @@ struct cpu_lane {
     float *hidden, *draft; /* [rows][e] */
     float *gather;         /* [samples][e] */
     float *eh_in;          /* [rows][2 e] */
-    float *logits;         /* [samples][vocab] */
+    float *logits;         /* [samples][logits] */
     uint32_t *logits_at; /* [samples] row of logits of a plan's entry: the trunk's first, then the draft's */
+    float *turn; /* [plan rows][rope_dim]: cosine and sine of each pair's angle */
     uint32_t n_trunk_samples;
     struct cpu_rows rows[2]; /* trunk, draft */
 };
@@ -146,7 +150,10 @@ struct cpu {
     struct cpu_lane lane[KERN_LANES];
     const char *weights;
     char *slots, *pages, *work;
+    double rope_freq[CPU_MAX_ROPE / 2]; /* angle of each pair a position */
     struct pool pool;
+    const void *part[COMM_MAX_RANKS]; /* of the exchange last made */
+    int failed; /* an exchange's error; every program since does nothing */
 };
 
 /* What a stage function is handed. */
@@ -156,6 +163,8 @@ struct cpu_run {
     struct cpu_lane *lane;
     uint32_t lane_id;
     const struct kern_plan *plan;
+    const struct kern_stage *stage;
+    int failed; /* this program ends: a rank is lost. Every member sees it at the same place */
     struct kern_counters *count; /* member 0 only */
     uint32_t me, n;              /* this member, members */
     float *scratch;              /* this member's */
@@ -166,7 +175,8 @@ struct cpu_run {
 /* ---- layout (cpu_layout.c) ---- */
 
 /* segs: room for as many segments as a first call without it counts. */
-void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg *segs, struct cpu_layout *ret);
+void cpu_layout(const struct kern_config *cfg, uint32_t vocab_rows, uint32_t threads, struct cpu_seg *segs,
+                struct cpu_layout *ret);
 uint32_t cpu_threads(const struct kern_config *cfg);
 static inline uint64_t cpu_expert_group_words(const struct kern_config *cfg, uint32_t rows) {
     return (uint64_t)rows * cfg->model.n_top * 4 + cfg->model.n_experts + 16;
@@ -193,6 +203,32 @@ const struct cpu_seg *cpu_seg_of(const struct cpu_layout *l, const struct cpu_ma
 void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *key_rows, uint32_t piece,
                   uint64_t offset, const uint8_t *src, uint64_t n);
 void cpu_clear_seg(struct cpu *c, const struct cpu_seg *s);
+
+/* ---- rotary positions (cpu_rope.c) ---- */
+
+void cpu_rope_open(struct cpu *c);
+/* Cosines and sines of the positions of this member's share of the trunk's rows. */
+void cpu_rope_rows(struct cpu_run *r);
+/* out = the pairs of x, turned as row `row` of the plan stands; may be x. */
+void cpu_rope_turn(const struct cpu_run *r, uint32_t row, const float *x, float *out);
+
+/* ---- ranks (cpu_ranks.c); with one rank none of these is called ---- */
+
+/* The stage's exchange, by all members: what they wrote into the slot is sent, and all ranks' parts are there after it.
+ * false: a rank is lost, and the stage returns at once. */
+bool cpu_exchange(struct cpu_run *r, uint64_t bytes, const void *ret_part[COMM_MAX_RANKS]);
+/* The embeddings of the rows, or of their next tokens: row i goes to to + i * ld. */
+bool cpu_gather_embeddings(struct cpu_run *r, const struct cpu_rows *rows, bool next, float *to, size_t ld);
+/* The sub-layer's output, summed over ranks: this member's share of pieces lo .. hi-1 of 16 columns, and no other. */
+bool cpu_sum_ranks(struct cpu_run *r, uint32_t rows, uint64_t lo, uint64_t hi);
+/* Where the products of this rank's rows of the head go; then n rows of logits, from `first` on, have all ranks'. */
+float *cpu_own_logits(const struct cpu_run *r);
+bool cpu_gather_logits(struct cpu_run *r, uint32_t first, uint32_t n);
+/* This rank has chosen the pools of its share of the rows (cpu_rank_lo()) and learns the others'. */
+bool cpu_gather_selection(struct cpu_run *r, uint32_t rows);
+static inline uint32_t cpu_rank_lo(const struct cpu_run *r, uint32_t n, uint32_t rank) {
+    return (uint32_t)((uint64_t)n * rank / r->c->k->cfg.n_ranks);
+}
 
 /* ---- stages ---- */
 

@@ -17,20 +17,14 @@ static uint64_t segs_at(const struct kern_config *cfg) {
     return (ctl_at(cfg) + sizeof(struct cpu) + 63) & ~63ull;
 }
 
-static int query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
-    const struct kern_model_desc *m = &cfg->model;
-    if (m->rope_dim) {
-        snprintf(err, err_len,
-                 "rope_dim is %u, but this backend computes attention without rotary positions only",
-                 m->rope_dim);
-        return -EINVAL;
-    }
+static int query(const struct kern_config *cfg, uint32_t vocab_rows, uint64_t bytes[KERN_MEM_N], char *err,
+                 size_t err_len) {
     if (cfg->isa && !cpu_ops_find(cfg->isa)) {
         snprintf(err, err_len, "isa is \"%.16s\", which this machine cannot run", cfg->isa);
         return -EINVAL;
     }
     struct cpu_layout l;
-    cpu_layout(cfg, cpu_threads(cfg), NULL, &l);
+    cpu_layout(cfg, vocab_rows, cpu_threads(cfg), NULL, &l);
     bytes[KERN_MEM_CTL] = segs_at(cfg) + l.n_segs * sizeof(struct cpu_seg);
     bytes[KERN_MEM_WEIGHTS] = l.weight_bytes;
     bytes[KERN_MEM_PAGES] = l.page_bytes * cfg->n_pages;
@@ -97,8 +91,14 @@ static void run_program(void *arg, uint32_t job, uint32_t member) {
                         .scratch = scratch,
                         .group = (uint32_t *)(void *)((char *)scratch + c->l.thread_group),
                         .room = (float *)(void *)((char *)scratch + c->l.thread_room)};
-    for (uint32_t i = 0; i < p->n; i++)
-        run_stage(&r, &c->k->stages[p->first + i]);
+    if (kern_is_cut(c->k)) {
+        r.failed = c->failed; /* written between this barrier and the program's last: all members read the same */
+        run_barrier(&r);
+    }
+    for (uint32_t i = 0; i < p->n && !r.failed; i++) {
+        r.stage = &c->k->stages[p->first + i];
+        run_stage(&r, r.stage);
+    }
 }
 
 static int launch(struct kern *k, const struct kern_prog *prog) {
@@ -117,7 +117,7 @@ static int wait_lane(struct kern *k, uint32_t lane) {
             n = i + 1;
     while (n--)
         pool_join(&c->pool);
-    return 0;
+    return c->failed;
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------
@@ -160,6 +160,7 @@ static void place_lane(struct cpu *c, uint32_t lane) {
     PLACE(eh_in, float);
     PLACE(logits, float);
     PLACE(logits_at, uint32_t);
+    PLACE(turn, float);
 #undef PLACE
     char *at = b + l->plan_rows;
     for (int i = 0; i < 2; i++)
@@ -173,7 +174,7 @@ static int open_cpu(struct kern *k, char *err, size_t err_len) {
     c->k = k;
     c->ops = cpu_ops_find(k->cfg.isa);
     c->n_threads = cpu_threads(&k->cfg);
-    cpu_layout(&k->cfg, c->n_threads,
+    cpu_layout(&k->cfg, k->whole.vocab_rows, c->n_threads,
                (struct cpu_seg *)(void *)((char *)k->mem[KERN_MEM_CTL].base + segs_at(&k->cfg)), &c->l);
     c->weights = k->mem[KERN_MEM_WEIGHTS].base;
     c->slots = k->mem[KERN_MEM_SLOTS].base;
@@ -182,6 +183,7 @@ static int open_cpu(struct kern *k, char *err, size_t err_len) {
     for (uint32_t i = 0; i < KERN_LANES; i++)
         place_lane(c, i);
     cpu_clear_paddings(c);
+    cpu_rope_open(c);
     snprintf(k->name, sizeof(k->name), "cpu/%s", c->ops->isa);
     int r = pool_start(&c->pool, c->n_threads, run_program, c);
     if (r)
@@ -292,7 +294,7 @@ static int page_write(struct kern *k, uint32_t page, const void *src) {
 
 static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst) {
     struct cpu *c = k->impl;
-    const struct kern_model_desc *m = &k->cfg.model;
+    const struct kern_model_desc *m = &k->whole;
     const struct cpu_dims *d = &c->l.d;
     const struct cpu_lane *x = &c->lane[lane];
     for (uint32_t i = row0; i < row0 + n; i++) {
@@ -300,7 +302,7 @@ static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row
             for (uint32_t j = 0; j < d->hc; j++, dst += m->hidden)
                 memcpy(dst, x->streams + ((uint64_t)i * d->hc + j) * d->e, m->hidden * sizeof(float));
         } else if (what == KERN_PEEK_LOGITS) {
-            memcpy(dst, x->logits + (uint64_t)x->logits_at[i] * d->vocab, m->vocab_rows * sizeof(float));
+            memcpy(dst, x->logits + (uint64_t)x->logits_at[i] * d->logits, m->vocab_rows * sizeof(float));
             dst += m->vocab_rows;
         } else {
             const float *from = what == KERN_PEEK_HIDDEN ? x->hidden : x->draft;
@@ -313,7 +315,7 @@ static int peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row
 
 const struct kern_backend kern_cpu_backend = {
     .name = "cpu",
-    .formats = ((1u << KERN_FORMAT_END) - 2) & ~(1u << KERN_EXL3),
+    .formats = (1u << KERN_FORMAT_END) - 2,
     .caller_computes = true,
     .query = query,
     .open = open_cpu,

@@ -7,6 +7,7 @@
 #define GLMD_CPU_BODY_H
 
 #include "cpu_ops.h"
+#include "host_lattice.h"
 #include "host_unpack.h"
 
 #include <math.h>
@@ -17,7 +18,9 @@
 #define ALWAYS               static inline __attribute__((always_inline))
 
 #include "cpu_body_math.h"
+#include "cpu_body_panel.h"
 #include "cpu_body_prod.h"
+#include "cpu_body_gguf.h"
 #include "cpu_body_unpack.h"
 #include "cpu_body_packed.h"
 #include "cpu_body_kda.h"
@@ -25,6 +28,7 @@
 
 const struct cpu_ops V16_OPS = {
     .isa = V16_NAME,
+    .panel = body_panel,
     .prod = body_prod,
     .packed = body_packed,
     .dots = body_dots,

@@ -41,12 +41,13 @@ ALWAYS void mix_heads(const int H, float *acc, size_t ld, const float *p, const 
     }
 }
 
-/* Scratch: [heads][rank] sums, CPU_KEY_TILE widened keys (the caller's), scores, maxima and denominators. */
+/* Scratch, in strides of a key: the heads' sums, CPU_KEY_TILE widened keys (the caller's); then scores, maxima and
+ * denominators. */
 static void body_attn_begin(struct cpu_attn *a) {
     a->acc = a->scratch;
-    a->max = a->scratch + (size_t)(CPU_HEAD_BLOCK + CPU_KEY_TILE) * a->rank + CPU_HEAD_BLOCK * CPU_KEY_TILE;
+    a->max = a->scratch + (size_t)(CPU_HEAD_BLOCK + CPU_KEY_TILE) * a->width + CPU_HEAD_BLOCK * CPU_KEY_TILE;
     a->sum = a->max + CPU_HEAD_BLOCK;
-    memset(a->acc, 0, (size_t)a->n_heads * a->rank * sizeof(float));
+    memset(a->acc, 0, (size_t)a->n_heads * a->width * sizeof(float));
     for (uint32_t h = 0; h < a->n_heads; h++) {
         a->max[h] = -INFINITY;
         a->sum[h] = 0.0f;
@@ -78,7 +79,7 @@ static void attn_softmax(struct cpu_attn *a, float *s, uint32_t h, uint32_t n) {
         float down = old == -INFINITY ? 0.0f : f[0];
         a->sum[h] *= down;
         v16 vd = v_set(down);
-        float *acc = a->acc + (size_t)h * a->rank;
+        float *acc = a->acc + (size_t)h * a->width;
         for (uint32_t e = 0; e < a->rank; e += 16)
             v_st(acc + e, v_mul(v_ld(acc + e), vd));
         a->max[h] = top;
@@ -92,25 +93,25 @@ ALWAYS void attn_ahead(const struct cpu_attn *a, uint32_t j) {
 }
 
 static void body_attn_tile(struct cpu_attn *a, const float *const *keys, uint32_t n) {
-    float *s = a->scratch + (size_t)(CPU_HEAD_BLOCK + CPU_KEY_TILE) * a->rank;
+    float *s = a->scratch + (size_t)(CPU_HEAD_BLOCK + CPU_KEY_TILE) * a->width;
     if (a->n_heads == CPU_HEAD_BLOCK) {
         for (uint32_t j = 0; j < n; j++) {
             attn_ahead(a, j);
-            dot_heads(CPU_HEAD_BLOCK, a->q, a->rank, keys[j], a->rank, s + j, CPU_KEY_TILE);
+            dot_heads(CPU_HEAD_BLOCK, a->q, a->width, keys[j], a->width, s + j, CPU_KEY_TILE);
         }
     } else {
         for (uint32_t h = 0; h < a->n_heads; h++)
             for (uint32_t j = 0; j < n; j++)
-                dot_heads(1, a->q + (size_t)h * a->rank, a->rank, keys[j], a->rank, s + h * CPU_KEY_TILE + j,
+                dot_heads(1, a->q + (size_t)h * a->width, a->width, keys[j], a->width, s + h * CPU_KEY_TILE + j,
                           1);
     }
     for (uint32_t h = 0; h < a->n_heads; h++)
         attn_softmax(a, s + h * CPU_KEY_TILE, h, n);
     if (a->n_heads == CPU_HEAD_BLOCK) {
-        mix_heads(CPU_HEAD_BLOCK, a->acc, a->rank, s, keys, n, a->rank);
+        mix_heads(CPU_HEAD_BLOCK, a->acc, a->width, s, keys, n, a->rank);
     } else {
         for (uint32_t h = 0; h < a->n_heads; h++)
-            mix_heads(1, a->acc + (size_t)h * a->rank, a->rank, s + h * CPU_KEY_TILE, keys, n, a->rank);
+            mix_heads(1, a->acc + (size_t)h * a->width, a->width, s + h * CPU_KEY_TILE, keys, n, a->rank);
     }
 }
 
@@ -118,7 +119,7 @@ static void body_attn_end(struct cpu_attn *a) {
     for (uint32_t h = 0; h < a->n_heads; h++) {
         v16 r = v_set(1.0f / a->sum[h]);
         for (uint32_t e = 0; e < a->rank; e += 16)
-            v_st(a->out + (size_t)h * a->rank + e, v_mul(v_ld(a->acc + (size_t)h * a->rank + e), r));
+            v_st(a->out + (size_t)h * a->width + e, v_mul(v_ld(a->acc + (size_t)h * a->width + e), r));
     }
 }
 

@@ -35,7 +35,14 @@ static uint64_t take_here(struct placing *w, uint64_t bytes) {
 static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_rows) {
     struct cpu_packed *m = &s->m;
     struct kern_piece_info p;
-    uint64_t rows = m->transposed ? (uint64_t)m->rows / m->rstride * m->k : panel_rows;
+    uint64_t rows = panel_rows;
+    if (m->s.format == KERN_EXL3) { /* tiles and both vectors, however many panels heads make of them */
+        m->row_bytes = m->cols / 8 * m->s.bits;
+        m->codes = take_here(w, (uint64_t)m->rows * m->row_bytes);
+        m->suh = take_here(w, m->cols * 2ull);
+        m->svh = take_here(w, m->rows * 2ull);
+        return;
+    }
     kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_CODES, &p);
     m->row_bytes = (uint32_t)p.row_bytes;
     m->codes = take_here(w, rows * p.row_bytes);
@@ -74,6 +81,12 @@ static void keep_seg(struct placing *w, struct cpu_mat *m, struct cpu_seg *s, ui
         w->l->seg[w->l->n_segs] = *s;
     w->l->n_segs++;
     m->n_segs++;
+}
+
+static void count_seg(struct placing *w, struct cpu_mat *m, uint64_t bytes) {
+    m->bytes = bytes;
+    if (w->l->seg)
+        w->l->seg[m->first_seg].bytes = bytes;
 }
 
 static bool is_bf16(const struct placing *w, uint32_t part) {
@@ -118,7 +131,7 @@ uint32_t cpu_threads(const struct kern_config *cfg) {
     return n < 1 ? 1 : n > POOL_MAX_THREADS ? POOL_MAX_THREADS : (uint32_t)n;
 }
 
-static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
+static void layout_dims(const struct kern_config *cfg, uint32_t vocab_rows, struct cpu_dims *d) {
     const struct kern_model_desc *m = &cfg->model;
     d->e = (uint32_t)pad16(m->hidden);
     d->hc = m->hc_mult;
@@ -131,15 +144,17 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
     d->kda_z = d->z_b + (uint32_t)pad16(m->kda_heads);
     d->q_rank = (uint32_t)pad16(m->q_rank);
     d->kv_rank = (uint32_t)pad16(m->kv_rank);
-    d->nope = (uint32_t)pad16(m->nope_dim);
+    d->rope = (uint32_t)pad16(m->rope_dim);
+    d->q_head = (uint32_t)pad16((uint64_t)m->nope_dim + m->rope_dim);
+    d->lat = d->kv_rank + d->rope;
     d->v = (uint32_t)pad16(m->v_dim);
-    d->q_all = m->mla_heads * d->nope;
-    d->qa_all = m->mla_heads * d->kv_rank;
+    d->q_all = m->mla_heads * d->q_head;
+    d->qa_all = m->mla_heads * d->lat;
     d->v_all = m->mla_heads * d->v;
     d->idx_dim = (uint32_t)pad16(m->index_dim);
     d->idx_all = m->index_heads * d->idx_dim;
     d->z_kv = d->q_rank;
-    d->z_key = d->z_kv + d->kv_rank;
+    d->z_key = d->z_kv + (uint32_t)pad16((uint64_t)m->kv_rank + m->rope_dim);
     d->z_gate = d->z_key + d->idx_dim;
     d->z_w = d->z_gate + (m->index_kpool > 1 ? d->idx_dim : 0);
     d->mla_z = d->z_w + (uint32_t)pad16(m->index_heads);
@@ -148,6 +163,7 @@ static void layout_dims(const struct kern_config *cfg, struct cpu_dims *d) {
     d->expert = (uint32_t)pad16(m->expert_width);
     d->shared = (uint32_t)pad16((uint64_t)m->n_shared * m->expert_width);
     d->vocab = (uint32_t)pad16(m->vocab_rows);
+    d->logits = (uint32_t)pad16(vocab_rows);
     d->max_pools = m->index_kpool ? cfg->max_context / m->index_kpool + 1 : 1;
     d->sel = m->index_kpool ? m->index_topk / m->index_kpool : 0;
     if (d->sel > d->max_pools)
@@ -177,8 +193,28 @@ static void layout_kda(struct placing *w, struct cpu_layer *l) {
     l->out = one(w, e, d->kda_all, e * p, KERN_KDA_O, 0, dim);
 }
 
-/* kv_b as one tensor: the key rows of each head lie as they are, for a product with their transpose, the value rows
- * in panels. What belongs to the whole matrix is there twice. */
+/* kv_b in EXL3: of what is there once, each product counts its share. */
+static void layout_kvb_once(struct placing *w, struct cpu_layer *l, struct cpu_seg *key) {
+    const struct kern_model_desc *m = &w->cfg->model;
+    uint64_t before = w->at;
+    place_pieces(w, key, 0);
+    struct cpu_seg value = *key;
+    value.m.transposed = 0;
+    value.m.k = m->kv_rank;
+    value.m.rblock = m->v_dim;
+    value.m.rblock_pad = (uint32_t)pad16(m->v_dim);
+    value.m.roff = m->nope_dim;
+    value.panels = l->uv.panels;
+    uint64_t bytes = w->at - before, keys = bytes * m->nope_dim / (m->nope_dim + (uint64_t)m->v_dim);
+    keep_seg(w, &l->uk, key, before);
+    l->uv.first_seg = w->l->n_segs;
+    keep_seg(w, &l->uv, &value, before);
+    count_seg(w, &l->uk, keys);
+    count_seg(w, &l->uv, bytes - keys);
+}
+
+/* kv_b as one tensor: the key rows of each head in panels of their own, for a product with their transpose, and the
+ * value rows in others. What belongs to the whole matrix is there twice. */
 static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
@@ -188,11 +224,13 @@ static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     uint64_t before = w->at;
     key.m.transposed = 1;
     key.m.k = m->nope_dim;
-    key.m.rblock = m->kv_rank;
-    key.m.rblock_pad = d->kv_rank;
+    key.m.rblock = m->nope_dim;
+    key.m.rblock_pad = (uint32_t)pad16(m->nope_dim);
     key.m.rstride = per;
     key.panels = l->uk.panels;
-    place_pieces(w, &key, 0);
+    if (key.m.s.format == KERN_EXL3) /* rows are mixed by 128: both products read the same */
+        return layout_kvb_once(w, l, &key);
+    place_pieces(w, &key, (uint64_t)m->mla_heads * key.m.rblock_pad);
     keep_seg(w, &l->uk, &key, before);
     before = w->at;
     value.m.rblock = m->v_dim;
@@ -209,15 +247,16 @@ static void layout_absorbed(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
     const uint64_t heads = m->mla_heads, nk = (uint64_t)m->nope_dim * m->kv_rank, nv = (uint64_t)m->v_dim * m->kv_rank;
+    const uint32_t uk_all = m->mla_heads * d->kv_rank;
     if (m->layer[w->layer].kvb_split) {
-        l->uk = one(w, d->qa_all, m->nope_dim, heads * nk, KERN_MLA_KB, m->kv_rank, 0);
+        l->uk = one(w, uk_all, m->nope_dim, heads * nk, KERN_MLA_KB, m->kv_rank, 0);
         l->uv = one(w, d->v_all, m->kv_rank, heads * nv, KERN_MLA_VB, m->v_dim, 0);
     } else if (is_bf16(w, KERN_MLA_KVB)) {
-        l->uk = one(w, d->qa_all, m->nope_dim, heads * nk, KERN_MLA_KVB, 0, 0);
+        l->uk = one(w, uk_all, m->nope_dim, heads * nk, KERN_MLA_KVB, 0, 0);
         l->uv = one(w, d->v_all, m->kv_rank, heads * nv, KERN_MLA_KVB, 0, 0);
     } else {
         l->uk = (struct cpu_mat){
-            .k = m->nope_dim, .panels = d->qa_all / 16, .weights = heads * nk, .first_seg = w->l->n_segs};
+            .k = m->nope_dim, .panels = uk_all / 16, .weights = heads * nk, .first_seg = w->l->n_segs};
         l->uv = (struct cpu_mat){.k = m->kv_rank, .panels = d->v_all / 16, .weights = heads * nv};
         layout_kvb(w, l);
     }
@@ -227,6 +266,7 @@ static void layout_mla(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
     const uint64_t e = m->hidden, heads = m->mla_heads;
+    const uint32_t q_dim = m->nope_dim + m->rope_dim;
     bool index = m->layer[w->layer].index == KERN_INDEX_FULL, pools = m->index_kpool > 1;
     uint64_t own = index ? (pools ? 2ull : 1ull) * m->index_dim + m->index_heads : 0;
     uint64_t own_q = index ? (uint64_t)m->index_heads * m->index_dim : 0;
@@ -238,20 +278,20 @@ static void layout_mla(struct placing *w, struct cpu_layer *l) {
         {.part = KERN_IDX_GATE, .n0 = d->z_gate},
     };
     const struct tensor cq[] = {
-        {.part = KERN_MLA_QB, .n0 = 0, .block = m->nope_dim},
+        {.part = KERN_MLA_QB, .n0 = 0, .block = q_dim},
         {.part = KERN_IDX_QB, .n0 = d->q_all, .block = m->index_dim},
     };
-    l->in = mat(w, index ? d->mla_z : d->z_key, e, ((uint64_t)m->q_rank + m->kv_rank + own) * e, in,
+    l->in = mat(w, index ? d->mla_z : d->z_key, e, ((uint64_t)m->q_rank + m->kv_rank + m->rope_dim + own) * e, in,
                 index ? (pools ? 5 : 4) : 2);
     l->qa_norm = vec(&w->at, d->q_rank);
     l->kva_norm = vec(&w->at, d->kv_rank);
-    l->cq = mat(w, index ? d->cq_n : d->q_all, m->q_rank, (heads * m->nope_dim + own_q) * m->q_rank, cq, index ? 2 : 1);
+    l->cq = mat(w, index ? d->cq_n : d->q_all, m->q_rank, (heads * q_dim + own_q) * m->q_rank, cq, index ? 2 : 1);
     layout_absorbed(w, l);
     l->out = one(w, e, d->v_all, e * heads * m->v_dim, KERN_MLA_O, 0, m->v_dim);
     if (index) {
         l->knorm_w = vec(&w->at, d->idx_dim);
         l->knorm_b = vec(&w->at, d->idx_dim);
-        l->ape = vec(&w->at, (uint64_t)m->index_kpool * d->idx_dim);
+        l->ape = vec(&w->at, pools ? (uint64_t)m->index_kpool * d->idx_dim : 0);
     }
 }
 
@@ -370,12 +410,13 @@ static void layout_weights(const struct kern_config *cfg, struct cpu_layout *l) 
 }
 
 /* A slot: what counts as its content first (per KDA layer the state and the convolution window, per indexed
- * layer the ring of raw keys and gates), then the pending rows. A page: per MLA layer latents, then keys. */
+ * layer the ring of raw keys and gates, where pools have several tokens), then the pending rows. A page: per MLA layer
+ * latents, then keys. */
 static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
     const struct kern_model_desc *m = &cfg->model;
     const struct cpu_dims *d = &l->d;
     uint64_t slot = 0, page = 0;
-    l->latent_bytes = host_latent_bytes(cfg->cache, d->kv_rank);
+    l->latent_bytes = host_latent_bytes(cfg->cache, d->kv_rank, d->rope);
     l->key_bytes = host_key_bytes(cfg->cache, d->idx_dim);
     l->pend = (struct cpu_pend){.k = 0,
                                 .v = d->kda_all,
@@ -392,7 +433,8 @@ static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
             x->page = take(&page, KERN_PAGE_TOKENS * l->latent_bytes);
             if (m->layer[i].index == KERN_INDEX_FULL) {
                 take(&page, KERN_PAGE_TOKENS / m->index_kpool * l->key_bytes);
-                x->slot = take(&slot, (uint64_t)KERN_TAIL_RING * 2 * d->idx_dim * sizeof(float));
+                if (m->index_kpool > 1)
+                    x->slot = take(&slot, (uint64_t)KERN_TAIL_RING * 2 * d->idx_dim * sizeof(float));
             }
         }
     }
@@ -400,8 +442,8 @@ static void layout_state(const struct kern_config *cfg, struct cpu_layout *l) {
     for (uint32_t i = 0; i < kern_total_layers(m); i++)
         if (m->layer[i].mix == KERN_MIX_KDA)
             l->layer[i].pend = take(&slot, (uint64_t)KERN_MAX_WINDOW * l->pend.size * sizeof(float));
-    l->slot_stride = slot;
-    l->page_bytes = page;
+    l->slot_stride = slot ? slot : 64; /* never 0: whoever divides memory by slots or pages finds something */
+    l->page_bytes = page ? page : 64;
 }
 
 static uint64_t max64(uint64_t a, uint64_t b) {
@@ -433,30 +475,32 @@ static void layout_lane(const struct kern_config *cfg, const struct cpu_dims *d,
     x->draft = take(&at, m->n_draft ? rows * d->e * f : 0);
     x->gather = take(&at, (uint64_t)cfg->max_samples * d->e * f);
     x->eh_in = take(&at, m->n_draft ? rows * 2 * d->e * f : 0);
-    x->logits = take(&at, (uint64_t)cfg->max_samples * d->vocab * f);
+    x->logits = take(&at, (uint64_t)cfg->max_samples * d->logits * f);
     x->logits_at = take(&at, cfg->max_samples * (uint64_t)sizeof(uint32_t));
+    x->turn = take(&at, rows * m->rope_dim * f);
     x->plan_rows =
         take(&at, 2 * (cfg->max_seqs * (uint64_t)sizeof(struct cpu_seq) + 3 * rows * sizeof(uint32_t)));
     x->bytes = at;
 }
 
 /* Floats of one member's scratch: the largest of what the stages ask for. */
-static uint64_t scratch_floats(const struct kern_config *cfg, const struct cpu_dims *d) {
+static uint64_t scratch_floats(const struct kern_config *cfg, uint32_t vocab_rows, const struct cpu_dims *d) {
     uint64_t n = pad16(cpu_kda_scratch(d->kda_dim)) + cpu_kda_gates(d->kda_dim);
-    n = max64(n, cpu_attn_scratch(d->kv_rank));
+    n = max64(n, cpu_attn_scratch(d->lat));
     /* scores and ranks of all pools, widened keys */
     n = max64(n, pad16(d->max_pools) * 3 + CPU_KEY_TILE * (uint64_t)d->idx_dim);
     n = max64(n, CPU_ROW_BLOCK * 128ull);                  /* an expert's share of the output */
     /* scores, biased scores and ranks of the experts */
     n = max64(n, 2 * pad16(cfg->model.n_experts) + 2 * (uint64_t)cfg->model.n_experts);
-    n = max64(n, (host_sample_scratch(cfg->model.vocab_rows) + 3) / 4 + 16);
+    n = max64(n, (host_sample_scratch(vocab_rows) + 3) / 4 + 16);
     return pad16(n);
 }
 
-void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg *segs, struct cpu_layout *l) {
+void cpu_layout(const struct kern_config *cfg, uint32_t vocab_rows, uint32_t threads, struct cpu_seg *segs,
+                struct cpu_layout *l) {
     memset(l, 0, sizeof(*l));
     l->seg = segs;
-    layout_dims(cfg, &l->d);
+    layout_dims(cfg, vocab_rows, &l->d);
     layout_weights(cfg, l);
     layout_state(cfg, l);
     uint64_t at = 0, most = 0;
@@ -465,7 +509,7 @@ void cpu_layout(const struct kern_config *cfg, uint32_t threads, struct cpu_seg 
         l->lane_at[i] = take(&at, l->lane[i].bytes);
         most = max64(most, cfg->max_rows[i]);
     }
-    l->thread_group = scratch_floats(cfg, &l->d) * sizeof(float);
+    l->thread_group = scratch_floats(cfg, vocab_rows, &l->d) * sizeof(float);
     l->thread_room = (l->thread_group + cpu_expert_group_words(cfg, (uint32_t)most) * 4 + 127) & ~127ull;
     l->thread_bytes = l->thread_room + (l->n_segs ? CPU_PACKED_ROOM * sizeof(float) : 0);
     l->thread_at = (at + 127) & ~127ull;

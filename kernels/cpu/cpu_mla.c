@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* cpu_mla.c: the MLA sub-layer in absorbed form: latents and pooled index keys into their pages, selection,
- * attention over the selected latents only.
+ * attention over the selected latents only. Rotary numbers stand behind each latent and behind each head's query.
  *
  * What a row sees is decided by its position alone: pools whose last token is at or before it, and the tail.
  * Raw keys and gates of the last KERN_TAIL_RING positions stay in the slot, so a pool can be built again when
@@ -56,6 +56,43 @@ static const float *load_row(const struct cpu_run *r, const char *at, float *tmp
     }
 }
 
+/* The latent and its rotary numbers of plan row `row`, from kv_a's product, to their page. */
+static void keep_latent(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_seq *s, uint32_t pos,
+                        uint32_t row, float *kv) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    const uint32_t cache = r->c->k->cfg.cache;
+    char *at = latent_at(r, l, s, pos), *turned_at = at + host_rope_at(cache, d->kv_rank);
+    float *turned = r->scratch;
+    uint32_t n = m->kv_rank;
+    if (m->rope_dim) {
+        memset(turned, 0, d->rope * sizeof(float));
+        cpu_rope_turn(r, row, kv + m->kv_rank, turned);
+        if (FAULT(cpu_norm_over_rope))
+            n += m->rope_dim;
+        else
+            memset(kv + m->kv_rank, 0, (d->kv_rank - m->kv_rank) * sizeof(float));
+    }
+    r->ops->rms(kv, kv, cpu_vec(r, l->kva_norm), (uint32_t)pad16(n), n, m->rms_eps);
+    store_row(r, at, kv, d->kv_rank);
+    if (m->rope_dim && cache == KERN_CACHE_F32)
+        memcpy(turned_at, turned, d->rope * sizeof(float));
+    else if (m->rope_dim)
+        r->ops->narrow((uint16_t *)(void *)turned_at, turned, d->rope);
+}
+
+/* A stored latent and its rotary numbers as floats. */
+static const float *load_latent(const struct cpu_run *r, const char *at, float *tmp) {
+    const struct cpu_dims *d = &r->c->l.d;
+    if (r->c->k->cfg.cache != KERN_CACHE_FP8)
+        return load_row(r, at, tmp, d->lat); /* they lie one behind the other */
+    r->ops->widen8(tmp, (const uint8_t *)at, d->kv_rank);
+    if (d->rope)
+        r->ops->widen(tmp + d->kv_rank,
+                      (const uint16_t *)(const void *)(at + host_rope_at(KERN_CACHE_FP8, d->kv_rank)), d->rope);
+    return tmp;
+}
+
 /* Norms of the projections; the latent goes to its page. */
 static void norms(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, bool index) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
@@ -63,11 +100,35 @@ static void norms(struct cpu_run *r, const struct cpu_layer *l, const struct cpu
     for (uint32_t i = share_lo(r, rows->n), hi = share_hi(r, rows->n); i < hi; i++) {
         float *z = z_row(r, i);
         r->ops->rms(z, z, cpu_vec(r, l->qa_norm), d->q_rank, m->q_rank, m->rms_eps);
-        r->ops->rms(z + d->z_kv, z + d->z_kv, cpu_vec(r, l->kva_norm), d->kv_rank, m->kv_rank, m->rms_eps);
-        store_row(r, latent_at(r, l, &rows->seq[rows->seq_of[i]], rows->pos[i]), z + d->z_kv, d->kv_rank);
-        if (index)
-            r->ops->layer_norm(z + d->z_key, z + d->z_key, cpu_vec(r, l->knorm_w), cpu_vec(r, l->knorm_b),
-                               m->index_dim, 1e-6f);
+        keep_latent(r, l, &rows->seq[rows->seq_of[i]], rows->pos[i], rows->row[i], z + d->z_kv);
+        if (!index)
+            continue;
+        float *key = z + d->z_key;
+        r->ops->layer_norm(key, key, cpu_vec(r, l->knorm_w), cpu_vec(r, l->knorm_b), m->index_dim, 1e-6f);
+        if (FAULT(cpu_index_rope_last))
+            key += m->index_dim - m->rope_dim;
+        cpu_rope_turn(r, rows->row[i], key, key);
+    }
+}
+
+/* The rotary numbers of the queries behind where their absorbed parts go, and the indexer's queries in place. */
+static void turn_queries(struct cpu_run *r, const struct cpu_rows *rows, bool index) {
+    const struct kern_model_desc *m = &r->c->k->cfg.model;
+    const struct cpu_dims *d = &r->c->l.d;
+    const uint32_t heads = m->mla_heads, per = heads + (index ? m->index_heads : 0), n = rows->n * per;
+    for (uint32_t u = share_lo(r, n), hi = share_hi(r, n); u < hi; u++) {
+        const uint32_t i = u / per, h = u % per;
+        float *q = r->lane->wide + (uint64_t)i * d->cq_n;
+        if (h < heads) {
+            float *to = r->lane->qa + (uint64_t)i * d->qa_all + (uint64_t)h * d->lat + d->kv_rank;
+            memset(to + m->rope_dim, 0, (d->rope - m->rope_dim) * sizeof(float));
+            cpu_rope_turn(r, rows->row[i], q + (uint64_t)h * d->q_head + m->nope_dim, to);
+        } else {
+            q += d->q_all + (uint64_t)(h - heads) * d->idx_dim;
+            if (FAULT(cpu_index_rope_last))
+                q += m->index_dim - m->rope_dim;
+            cpu_rope_turn(r, rows->row[i], q, q);
+        }
     }
 }
 
@@ -120,12 +181,11 @@ static void pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu
             if ((s->pos0 + i + 1) % kpool == 0)
                 build_pool(r, l, s, s->pos0 + i, c, width);
         uint32_t i = s->n_rows > KERN_TAIL_RING ? s->n_rows - KERN_TAIL_RING : 0;
-        for (; i < s->n_rows; i++) {
+        for (; i < s->n_rows && kpool > 1; i++) {
             const float *z = z_row(r, s->row0 + i);
             float *ring = ring_at(r, l, s, s->pos0 + i);
             memcpy(ring + c, z + d->z_key + c, width * sizeof(float));
-            if (kpool > 1)
-                memcpy(ring + d->idx_dim + c, z + d->z_gate + c, width * sizeof(float));
+            memcpy(ring + d->idx_dim + c, z + d->z_gate + c, width * sizeof(float));
         }
     }
 }
@@ -183,12 +243,30 @@ static void keep_best(struct cpu_run *r, const struct cpu_rows *rows, uint32_t i
         host_topk(room.score, n, d->sel, room.rank, r->lane->sel + (uint64_t)i * d->sel);
 }
 
+/* A prompt's rows are shared among the ranks, each of which has the whole indexer, where any of them has to choose. */
+static bool cut_selection(const struct cpu_run *r, const struct cpu_rows *rows) {
+    if (!kern_is_cut(r->c->k) || r->lane_id != KERN_LANE_PREFILL || rows->n < KERN_GRID)
+        return false;
+    for (uint32_t i = 0; i < rows->n_seqs; i++) {
+        const struct cpu_seq *s = &rows->seq[i];
+        if (s->n_rows && visible_pools(r, s->pos0 + s->n_rows - 1) > r->c->l.d.sel)
+            return true;
+    }
+    return false;
+}
+
 /* Many rows: a member does whole rows. Fewer rows than members: all of them score each row, then one keeps.
  */
 static void select_pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
     const struct cpu_dims *d = &r->c->l.d;
-    if (rows->n >= r->n) {
-        for (uint32_t i = pool_take(&r->c->pool); i < rows->n; i = pool_take(&r->c->pool)) {
+    uint32_t first = 0, end = rows->n;
+    bool cut = cut_selection(r, rows);
+    if (cut) {
+        first = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank);
+        end = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank + 1);
+    }
+    if (cut || rows->n >= r->n) {
+        for (uint32_t i = first + pool_take(&r->c->pool); i < end; i = first + pool_take(&r->c->pool)) {
             uint32_t n = visible_pools(r, rows->pos[i]);
             if (n > d->sel)
                 score_pools(r, l, rows, i, 0, n, room_of(r, r->me).score);
@@ -210,12 +288,15 @@ static void select_pools(struct cpu_run *r, const struct cpu_layer *l, const str
 static void count_selection(struct cpu_run *r, const struct cpu_rows *rows, uint32_t index) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
+    const bool cut = r->me == 0 && cut_selection(r, rows);
+    const uint32_t rank = r->c->k->cfg.rank;
     for (uint32_t i = 0; r->me == 0 && i < rows->n; i++) {
         uint32_t n = rows->pos[i] + 1,
                  pools_seen = index == KERN_INDEX_NONE ? 0 : visible_pools(r, rows->pos[i]);
         bool sparse = pools_seen > d->sel;
         uint64_t latents = sparse ? (uint64_t)d->sel * m->index_kpool + n % m->index_kpool : n;
-        uint64_t keys = index == KERN_INDEX_FULL && sparse ? pools_seen : 0;
+        bool here = !cut || (i >= cpu_rank_lo(r, rows->n, rank) && i < cpu_rank_lo(r, rows->n, rank + 1));
+        uint64_t keys = index == KERN_INDEX_FULL && sparse && here ? pools_seen : 0;
         r->count->latent_rows += latents;
         r->count->pooled_keys += keys;
         r->count->cache_bytes += latents * r->c->l.latent_bytes + keys * r->c->l.key_bytes;
@@ -245,11 +326,12 @@ static void attend(struct cpu_run *r, const struct cpu_layer *l, const struct cp
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
     const struct cpu_seq *s = &rows->seq[rows->seq_of[i]];
-    float *qa = r->lane->qa + (uint64_t)i * d->qa_all + (uint64_t)head * d->kv_rank;
-    float *wide = r->scratch + (size_t)CPU_HEAD_BLOCK * d->kv_rank;
+    float *qa = r->lane->qa + (uint64_t)i * d->qa_all + (uint64_t)head * d->lat;
+    float *wide = r->scratch + (size_t)CPU_HEAD_BLOCK * d->lat;
     struct cpu_attn a = {.n_heads = n_heads,
                          .rank = d->kv_rank,
-                         .scale = 1.0f / sqrtf((float)m->nope_dim),
+                         .width = d->lat,
+                         .scale = 1.0f / sqrtf((float)(m->nope_dim + m->rope_dim)),
                          .q = qa,
                          .out = qa,
                          .scratch = r->scratch};
@@ -276,19 +358,21 @@ static void attend(struct cpu_run *r, const struct cpu_layer *l, const struct cp
             rows_next[j] = latent_at(r, l, s, pos[j]);
         a.n_next = n;
         for (uint32_t j = 0; j < now; j++)
-            keys[j] = load_row(r, rows_now[j], wide + j * (size_t)d->kv_rank, d->kv_rank);
+            keys[j] = load_latent(r, rows_now[j], wide + j * (size_t)d->lat);
         r->ops->attn_tile(&a, keys, now);
     }
     r->ops->attn_end(&a);
 }
 
-/* A product with one matrix per head: members share the panels of all heads. */
+/* A product with one matrix per head, whose outputs begin out_head floats after the last one's: members share the
+ * panels of all heads. */
 static void head_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t per_head, const float *x,
-                      size_t ldx, uint32_t x_head, uint32_t rows, float *out, size_t ldo) {
+                      size_t ldx, uint32_t x_head, uint32_t rows, float *out, size_t ldo, uint32_t out_head) {
     uint32_t panels = per_head / 16;
     for (uint32_t p = share_lo(r, m->panels), hi = share_hi(r, m->panels); rows && p < hi;) {
         uint32_t head = p / panels, end = (head + 1) * panels < hi ? (head + 1) * panels : hi;
-        cpu_prod(r, m, p, end, x + (size_t)head * x_head, ldx, NULL, rows, out + (size_t)p * 16, ldo);
+        cpu_prod(r, m, p, end, x + (size_t)head * x_head, ldx, NULL, rows,
+                 out + (size_t)head * out_head + (p - head * panels) * 16ul, ldo);
         p = end;
     }
 }
@@ -311,6 +395,7 @@ void cpu_stage_mla(struct cpu_run *r, uint32_t layer) {
     const struct cpu_rows *rows = rows_of(r, layer);
     uint32_t index = m->layer[layer].index;
     bool full = index == KERN_INDEX_FULL;
+    uint32_t vectors = 2 + (m->index_kpool > 1 ? m->index_kpool : 0); /* of the indexer */
     run_prod(r, &l->in, r->lane->u, d->e, rows->n, r->lane->z, d->mla_z);
     count_mat(r, &l->in, rows->n);
     run_barrier(r);
@@ -321,18 +406,25 @@ void cpu_stage_mla(struct cpu_run *r, uint32_t layer) {
     if (full)
         pools(r, l, rows);
     run_barrier(r);
-    head_prod(r, &l->uk, d->kv_rank, r->lane->wide, d->cq_n, d->nope, rows->n, r->lane->qa, d->qa_all);
+    if (m->rope_dim) {
+        turn_queries(r, rows, full);
+        if (full)
+            run_barrier(r); /* select_pools() reads what others turned */
+    }
+    head_prod(r, &l->uk, d->kv_rank, r->lane->wide, d->cq_n, d->q_head, rows->n, r->lane->qa, d->qa_all, d->lat);
     count_mat(r, &l->uk, rows->n);
     if (full)
         select_pools(r, l, rows);
     count_selection(r, rows, index);
+    if (full && cut_selection(r, rows) && !cpu_gather_selection(r, rows->n))
+        return;
     run_barrier(r);
     attention(r, l, rows, index != KERN_INDEX_NONE);
     run_barrier(r);
-    head_prod(r, &l->uv, d->v, r->lane->qa, d->qa_all, d->kv_rank, rows->n, r->lane->attn_out, d->v_all);
+    head_prod(r, &l->uv, d->v, r->lane->qa, d->qa_all, d->lat, rows->n, r->lane->attn_out, d->v_all, d->v);
     count_mat(r, &l->uv, rows->n);
     if (rows->n)
-        count_bytes(r, (d->q_rank + d->kv_rank + (full ? (2 + m->index_kpool) * d->idx_dim : 0)) * 4ull);
+        count_bytes(r, (d->q_rank + d->kv_rank + (full ? vectors * d->idx_dim : 0)) * 4ull);
     run_barrier(r);
     run_prod(r, &l->out, r->lane->attn_out, d->v_all, rows->n, r->lane->y, d->e);
     count_mat(r, &l->out, rows->n);

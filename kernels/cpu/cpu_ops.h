@@ -22,20 +22,23 @@ enum {
     CPU_HEAD_BLOCK = 4, /* query heads that share a gathered key */
     CPU_MAX_CONV = 16,
     /* Floats of scratch of a product with stored weights: unpacked tiles, blocks that begin before them, sums. */
-    CPU_PACKED_TILE = 8192,
-    CPU_PACKED_BLOCK = 12288,
+    CPU_PACKED_TILE = 4096,
+    CPU_PACKED_BLOCK = 8192,
     CPU_PACKED_SUMS = 4096,
-    CPU_PACKED_ROOM = CPU_PACKED_TILE + CPU_PACKED_BLOCK + CPU_PACKED_SUMS,
+    CPU_PACKED_INPUTS = 8192, /* EXL3: transformed ones, and finished sums */
+    CPU_PACKED_ROOM = CPU_PACKED_TILE + CPU_PACKED_BLOCK + CPU_PACKED_SUMS + CPU_PACKED_INPUTS + CPU_PACKED_SUMS,
 };
 
 /* A stored matrix as it lies in memory, offsets from the weights. Panels of 16 outputs: of each unit of a row (a byte
  * of blocks, a code, a number) those of 16 rows side by side, scales of single rows alike; grids of scales that serve
- * several rows stay as on disk. Transposed: rows as on disk, and the product is with the transpose. */
+ * several rows stay as on disk.
+ * Transposed: the panels are of each head's rows all the same, and the product is with the transpose: output n is
+ * column n % pad16(cols) of head n / pad16(cols). */
 struct cpu_packed {
     struct kern_store s;
     uint8_t transposed, has_global;
     uint16_t scale_unit;
-    uint64_t codes, scale, global;
+    uint64_t codes, scale, global, suh, svh;
     uint32_t rows, cols;           /* as stored */
     uint32_t row_bytes;            /* of codes */
     uint32_t scale_cols;           /* scales along a row */
@@ -94,10 +97,11 @@ static inline size_t cpu_kda_gates(size_t dimp) {
 /* Attention of one row: up to CPU_HEAD_BLOCK heads over a list of selected positions. */
 struct cpu_attn {
     uint32_t n_heads;
-    uint32_t rank; /* floats of a latent, padded */
+    uint32_t rank;  /* floats of a latent, padded */
+    uint32_t width; /* of a key and a query: the latent, then rotary numbers, which only count in the scores */
     float scale;
-    const float *q;         /* [n_heads][rank] */
-    float *out;             /* [n_heads][rank]: the weighted mean of the latents; may be q */
+    const float *q;         /* [n_heads][width] */
+    float *out;             /* [n_heads][width]: the weighted mean of the latents in the first `rank`; may be q */
     float *scratch;         /* cpu_attn_scratch() floats */
     float *acc, *max, *sum; /* in scratch, between calls */
     /* Stored rows of the next tile, which the caller will want: asked for while this one is worked on. */
@@ -105,13 +109,17 @@ struct cpu_attn {
     uint32_t n_next, row_bytes;
 };
 
-static inline size_t cpu_attn_scratch(size_t rank) {
-    return (CPU_HEAD_BLOCK + CPU_KEY_TILE) * rank + CPU_HEAD_BLOCK * (CPU_KEY_TILE + 2) + 64;
+static inline size_t cpu_attn_scratch(size_t width) {
+    return (CPU_HEAD_BLOCK + CPU_KEY_TILE) * width + CPU_HEAD_BLOCK * (CPU_KEY_TILE + 2) + 64;
 }
 
 struct cpu_ops {
     const char *isa;
 
+    /* 16 rows of `bytes` bytes, `stride` apart, as one panel: of each unit (1, 2 or 4 bytes) those of the 16 rows side
+     * by side. pairs: units of two bytes in pair order, as BF16 weights have it. dst is 16-byte aligned; the panel can
+     * be seen by other threads when it returns. */
+    void (*panel)(uint8_t *dst, const uint8_t *src, size_t stride, size_t bytes, uint32_t unit, int pairs);
     /* out[r][16p .. 16p+15] = panel p of w times x[r], for panels p0 .. p1-1 and all rows; rows of x are
      * taken through idx when it is given. Columns are written at out + 16 * (p - p0). */
     void (*prod)(const uint32_t *w, uint32_t k, uint32_t p0, uint32_t p1, const float *x, size_t ldx,

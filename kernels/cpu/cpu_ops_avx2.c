@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "format.h"
+
 typedef struct {
     __m256 a, b;
 } v16;
@@ -78,12 +80,61 @@ static inline v16 v_ld8(const uint8_t *p) {
                                 _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7));
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }
-/* 16 bytes moved right by `shift` and masked, as numbers. */
-static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p), m = _mm_set1_epi8((char)mask);
-    b = _mm_and_si128(_mm_srl_epi16(b, _mm_cvtsi32_si128(shift)), m);
+/* 16 E4M3 numbers; what the two codes of NaN become is not defined. */
+static inline __m256 e4m3_half(__m128i b) {
+    const __m256 small = _mm256_setr_ps(0, 0x1p-9f, 0x2p-9f, 0x3p-9f, 0x4p-9f, 0x5p-9f, 0x6p-9f, 0x7p-9f);
+    __m256i s = _mm256_cvtepi8_epi32(b), t = _mm256_slli_epi32(s, 20);
+    __m256i v = _mm256_add_epi32(_mm256_and_si256(t, _mm256_set1_epi32(0x7f << 20)), _mm256_set1_epi32(120 << 23));
+    __m256i low = _mm256_cmpeq_epi32(_mm256_and_si256(s, _mm256_set1_epi32(0x78)), _mm256_setzero_si256());
+    __m256 x = _mm256_blendv_ps(_mm256_castsi256_ps(v), _mm256_permutevar8x32_ps(small, s), _mm256_castsi256_ps(low));
+    return _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_and_si256(t, _mm256_set1_epi32((int)0x80000000u))));
+}
+static inline v16 v_e4m3(const uint8_t *p) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (v16){e4m3_half(b), e4m3_half(_mm_unpackhi_epi64(b, b))};
+}
+/* 16 bytes as numbers. */
+static inline v16 v_ldu(const uint8_t *p) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)),
                  _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(b, b)))};
+}
+/* Some bits of each of 16 bytes: (byte >> shift & mask) * mul + add, all of it small integers. */
+#define V_BITS(i) ((float)((i) & mask) * mul + add)
+static inline __attribute__((always_inline)) v16 v_bits(const uint8_t *p, int shift, const int mask, const float mul,
+                                                        const float add) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    b = _mm_and_si128(_mm_srl_epi16(b, _mm_cvtsi32_si128(shift)), _mm_set1_epi8((char)mask));
+    __m256i lo = _mm256_cvtepu8_epi32(b), hi = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(b, b));
+    if (mask <= 7) {
+        const __m256 t = _mm256_setr_ps(V_BITS(0), V_BITS(1), V_BITS(2), V_BITS(3), V_BITS(4), V_BITS(5), V_BITS(6),
+                                        V_BITS(7));
+        return (v16){_mm256_permutevar8x32_ps(t, lo), _mm256_permutevar8x32_ps(t, hi)};
+    }
+    v16 v = {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
+    if (mul != 1)
+        v = v_mul(v, v_set(mul));
+    return add != 0 ? v_add(v, v_set(add)) : v;
+}
+/* What a table says of the lowest four bits of 16 words moved right by `shift`; it repeats where fewer count. */
+static inline __m256 lut8(__m256i i, const float *table) {
+    __m256 lo = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i);
+    __m256 hi = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
+    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+}
+static inline v16 v_steps(const uint32_t *w, int shift, const float *table) {
+    const __m256i *p = (const __m256i *)(const void *)w;
+    __m256i n = _mm256_set1_epi32(shift);
+    return (v16){lut8(_mm256_srlv_epi32(_mm256_load_si256(p), n), table),
+                 lut8(_mm256_srlv_epi32(_mm256_load_si256(p + 1), n), table)};
+}
+/* x, negative where this bit of its word is set. */
+static inline __m256 flip8(__m256 x, const uint32_t *w, int bit) {
+    __m256i s = _mm256_sllv_epi32(_mm256_load_si256((const __m256i *)(const void *)w), _mm256_set1_epi32(31 - bit));
+    return _mm256_xor_ps(x, _mm256_castsi256_ps(_mm256_and_si256(s, _mm256_set1_epi32((int)0x80000000u))));
+}
+static inline v16 v_flip(v16 x, const uint32_t *w, int bit) {
+    return (v16){flip8(x.a, w, bit), flip8(x.b, w + 8, bit)};
 }
 /* 16 signed bytes as numbers. */
 static inline v16 v_lds(const uint8_t *p) {
@@ -92,11 +143,6 @@ static inline v16 v_lds(const uint8_t *p) {
                  _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b)))};
 }
 /* What a table says of four bits of each of 16 bytes. */
-static inline __m256 lut8(__m256i i, const float *table) {
-    __m256 lo = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i);
-    __m256 hi = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
-    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
-}
 static inline v16 v_lut(const uint8_t *p, int shift, const float *table) {
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     b = _mm_and_si128(_mm_srl_epi16(b, _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15));
@@ -119,6 +165,142 @@ static inline float v_sum(v16 x) {
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+/* Each number in the place of its neighbour at distance h: 1, 2, 4 or 8. */
+static inline v16 v_swap(v16 x, const int h) {
+    return h == 1   ? (v16){_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)}
+           : h == 2 ? (v16){_mm256_permute_ps(x.a, 0x4e), _mm256_permute_ps(x.b, 0x4e)}
+           : h == 4 ? (v16){_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)}
+                    : (v16){x.b, x.a};
+}
+
+/* 16 words of an EXL3 tile: of each of its 8 rows 32 bits from bit s on, then from bit t on. w[1] is word 0. */
+typedef struct {
+    __m256i a, b;
+} vi;
+static inline vi vi_zero(void) {
+    return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+static inline __m256i row_window(const uint32_t (*w)[8], int s) {
+    const uint32_t *p = w[(s + 32) / 32];
+    int by = (s + 32) % 32;
+    __m256i x = _mm256_load_si256((const __m256i *)(const void *)p);
+    __m256i y = _mm256_load_si256((const __m256i *)(const void *)(p + 8));
+    return _mm256_or_si256(_mm256_sll_epi32(x, _mm_cvtsi32_si128(by)), _mm256_srl_epi32(y, _mm_cvtsi32_si128(32 - by)));
+}
+static inline vi vi_window(const uint32_t (*w)[8], int s, int t) {
+    return (vi){row_window(w, s), row_window(w, t)};
+}
+static inline __m256 f16_rounded(__m256 x) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+/* The lower 16 bits as F16 with one of the four exponents the codebooks use. */
+static inline __m256 low_f16(__m256i y) {
+    __m256i v = _mm256_and_si256(_mm256_slli_epi32(y, 13), _mm256_set1_epi32(0x7fff << 13));
+    __m256i s = _mm256_and_si256(_mm256_slli_epi32(y, 16), _mm256_set1_epi32((int)0x80000000u));
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_add_epi32(v, _mm256_set1_epi32(112 << 23)), s));
+}
+static inline __m256 half_value(__m256i w, int right, const uint32_t codebook) {
+    __m256i s = _mm256_and_si256(_mm256_srl_epi32(w, _mm_cvtsi32_si128(right)), _mm256_set1_epi32(0xffff)), x, y;
+    if (codebook == KERN_CODEBOOK_MUL1) {
+        x = _mm256_mullo_epi32(s, _mm256_set1_epi32((int)0x83DCD12Du));
+        y = _mm256_madd_epi16(_mm256_maddubs_epi16(x, _mm256_set1_epi8(1)), _mm256_set1_epi16(1));
+        __m256 n = _mm256_cvtepi32_ps(_mm256_add_epi32(y, _mm256_set1_epi32(1024)));
+        return f16_rounded(_mm256_fmadd_ps(n, _mm256_set1_ps(0.00676727294921875f), _mm256_set1_ps(-10.3828125f)));
+    }
+    if (codebook == KERN_CODEBOOK_MCG)
+        x = _mm256_mullo_epi32(s, _mm256_set1_epi32((int)0xCBAC1FEDu));
+    else
+        x = _mm256_add_epi32(_mm256_mullo_epi32(s, _mm256_set1_epi32(89226354)), _mm256_set1_epi32(64248484));
+    y = _mm256_xor_si256(_mm256_and_si256(x, _mm256_set1_epi32((int)0x8fff8fffu)), _mm256_set1_epi32(0x3b603b60));
+    return f16_rounded(_mm256_add_ps(low_f16(y), low_f16(_mm256_srli_epi32(y, 16))));
+}
+/* What the states in 16 bits of the words stand for, those from bit `right` on. */
+static inline v16 vi_value(vi w, int right, const uint32_t codebook) {
+    return (v16){half_value(w.a, right, codebook), half_value(w.b, right, codebook)};
+}
+
+/* 8 x 8 numbers turned. */
+static inline void turn8(const __m256 in[8], __m256 out[8]) {
+    __m256 t[8], u[8];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(in[i], in[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(in[i], in[i + 1]);
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+        out[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        out[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+/* 16 vectors as the columns of a matrix, to be its rows. */
+static inline void v_turn(v16 m[16]) {
+    __m256 in[4][8], out[4][8];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
+        in[0][i] = m[i].a;
+        in[1][i] = m[i].b;
+        in[2][i] = m[i + 8].a;
+        in[3][i] = m[i + 8].b;
+    }
+    _Pragma("GCC unroll 4") for (int q = 0; q < 4; q++) turn8(in[q], out[q]);
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
+        m[i] = (v16){out[0][i], out[2][i]};
+        m[i + 8] = (v16){out[1][i], out[3][i]};
+    }
+}
+
+/* Vectors of bytes for packing: two lanes of 16. */
+typedef __m256i vb;
+enum { VB_BYTES = 32 };
+
+static inline vb vb_ld(const uint8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+/* Has one of n codes of E4M3 all bits but the sign? n: a multiple of 16 */
+static inline int vb_e4m3_nan(const uint8_t *p, size_t n) {
+    const vb seven = _mm256_set1_epi8(0x7f);
+    vb most = _mm256_setzero_si256();
+    for (; n >= 32; n -= 32, p += 32)
+        most = _mm256_max_epu8(most, _mm256_and_si256(vb_ld(p), seven));
+    if (n)
+        most = _mm256_max_epu8(
+            most, _mm256_and_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)), seven));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, seven)) != 0;
+}
+/* Elements of `unit` bytes of both, one after the other, lane by lane. */
+static inline vb vb_zip_lo(vb a, vb b, const uint32_t unit) {
+    return unit == 1   ? _mm256_unpacklo_epi8(a, b)
+           : unit == 2 ? _mm256_unpacklo_epi16(a, b)
+                       : _mm256_unpacklo_epi32(a, b);
+}
+static inline vb vb_zip_hi(vb a, vb b, const uint32_t unit) {
+    return unit == 1   ? _mm256_unpackhi_epi8(a, b)
+           : unit == 2 ? _mm256_unpackhi_epi16(a, b)
+                       : _mm256_unpackhi_epi32(a, b);
+}
+/* A line that is written whole need not be read first. */
+static inline void vb_line(uint8_t *p, vb v, vb w) {
+    if ((uintptr_t)p % 64) {
+        _mm256_storeu_si256((__m256i *)(void *)p, v);
+        _mm256_storeu_si256((__m256i *)(void *)(p + 32), w);
+    } else {
+        _mm256_stream_si256((__m256i *)(void *)p, v);
+        _mm256_stream_si256((__m256i *)(void *)(p + 32), w);
+    }
+}
+/* The first lane of four vectors at p, the second 256 bytes behind it. */
+static inline void vb_put(uint8_t *p, const vb *v) {
+    vb_line(p, _mm256_permute2x128_si256(v[0], v[1], 0x20), _mm256_permute2x128_si256(v[2], v[3], 0x20));
+    vb_line(p + 256, _mm256_permute2x128_si256(v[0], v[1], 0x31), _mm256_permute2x128_si256(v[2], v[3], 0x31));
+}
+static inline void vb_fence(void) {
+    _mm_sfence();
 }
 
 #include "cpu_body.h"

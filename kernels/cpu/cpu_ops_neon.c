@@ -3,6 +3,7 @@
  * Every AArch64 processor has what it needs. */
 #include <arm_neon.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "host_unpack.h"
 
@@ -95,9 +96,27 @@ static inline v16 v_ld8(const uint8_t *p) {
     for (int i = 0; i < 16; i++)                                                                             \
         ret_[i] = (expr);                                                                                    \
     return v_ld(ret_)
-/* 16 bytes moved right by `shift` and masked, as numbers. */
-static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
-    V16_ONE_BY_ONE((float)(p[i] >> shift & mask));
+/* 16 E4M3 numbers; what the two codes of NaN become is not defined. */
+static inline v16 v_e4m3(const uint8_t *p) {
+    return v_mul(v_ld8(p), v_set(256.0f));
+}
+/* 16 bytes as numbers. */
+static inline v16 v_ldu(const uint8_t *p) {
+    V16_ONE_BY_ONE((float)p[i]);
+}
+/* Some bits of each of 16 bytes: (byte >> shift & mask) * mul + add, all of it small integers. */
+static inline v16 v_bits(const uint8_t *p, int shift, const int mask, const float mul, const float add) {
+    V16_ONE_BY_ONE((float)(p[i] >> shift & mask) * mul + add);
+}
+/* What a table says of the lowest four bits of 16 words moved right by `shift`; it repeats where fewer count. */
+static inline v16 v_steps(const uint32_t *w, int shift, const float *table) {
+    V16_ONE_BY_ONE(table[w[i] >> shift & 15]);
+}
+/* x, negative where this bit of its word is set. */
+static inline v16 v_flip(v16 x, const uint32_t *w, int bit) {
+    float from[16];
+    v_st(from, x);
+    V16_ONE_BY_ONE(w[i] >> bit & 1 ? -from[i] : from[i]);
 }
 /* 16 signed bytes as numbers. */
 static inline v16 v_lds(const uint8_t *p) {
@@ -122,4 +141,18 @@ static inline float v_sum(v16 x) {
     return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
 }
 
+/* 16 vectors as the columns of a matrix, to be its rows. */
+static inline void v_turn(v16 m[16]) {
+    float t[16][16];
+    for (int i = 0; i < 16; i++) {
+        float row[16];
+        v_st(row, m[i]);
+        for (int j = 0; j < 16; j++)
+            t[j][i] = row[j];
+    }
+    for (int i = 0; i < 16; i++)
+        m[i] = v_ld(t[i]);
+}
+
+#include "cpu_body_bytes.h"
 #include "cpu_body.h"

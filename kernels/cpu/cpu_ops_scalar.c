@@ -84,9 +84,25 @@ static inline v16 v_ldh(const uint16_t *p) {
 static inline v16 v_ld8(const uint8_t *p) {
     V16_EACH(host_e4m3_f32(p[i]) * 0x1p-8f);
 }
-/* 16 bytes moved right by `shift` and masked, as numbers. */
-static inline v16 v_ldu(const uint8_t *p, int shift, int mask) {
-    V16_EACH((float)(p[i] >> shift & mask));
+/* 16 E4M3 numbers; what the two codes of NaN become is not defined. */
+static inline v16 v_e4m3(const uint8_t *p) {
+    V16_EACH(host_e4m3_f32(p[i]));
+}
+/* 16 bytes as numbers. */
+static inline v16 v_ldu(const uint8_t *p) {
+    V16_EACH((float)p[i]);
+}
+/* Some bits of each of 16 bytes: (byte >> shift & mask) * mul + add, all of it small integers. */
+static inline v16 v_bits(const uint8_t *p, int shift, const int mask, const float mul, const float add) {
+    V16_EACH((float)(p[i] >> shift & mask) * mul + add);
+}
+/* What a table says of the lowest four bits of 16 words moved right by `shift`; it repeats where fewer count. */
+static inline v16 v_steps(const uint32_t *w, int shift, const float *table) {
+    V16_EACH(table[w[i] >> shift & 15]);
+}
+/* x, negative where this bit of its word is set. */
+static inline v16 v_flip(v16 x, const uint32_t *w, int bit) {
+    V16_EACH(w[i] >> bit & 1 ? -x.f[i] : x.f[i]);
 }
 /* 16 signed bytes as numbers. */
 static inline v16 v_lds(const uint8_t *p) {
@@ -111,4 +127,18 @@ static inline float v_sum(v16 x) {
     return x.f[0];
 }
 
+/* 16 vectors as the columns of a matrix, to be its rows. */
+static inline void v_turn(v16 m[16]) {
+    float t[16][16];
+    for (int i = 0; i < 16; i++) {
+        float row[16];
+        v_st(row, m[i]);
+        for (int j = 0; j < 16; j++)
+            t[j][i] = row[j];
+    }
+    for (int i = 0; i < 16; i++)
+        m[i] = v_ld(t[i]);
+}
+
+#include "cpu_body_bytes.h"
 #include "cpu_body.h"

@@ -126,7 +126,7 @@ static struct place place_mla(const struct cpu *c, const struct cpu_layer *l, ui
     case KERN_MLA_QA_NORM:
         return floats(l->qa_norm, 1, 0, 0);
     case KERN_MLA_QB:
-        return in_panels(&l->cq, 0, m->nope_dim, 0);
+        return in_panels(&l->cq, 0, m->nope_dim + m->rope_dim, 0);
     case KERN_MLA_KVA:
         return in_panels(&l->in, d->z_kv, 0, 0);
     case KERN_MLA_KVA_NORM:
@@ -296,9 +296,24 @@ static struct run run_from(const struct cpu *c, const struct place *p, uint64_t 
                         .groups = p->kind == PLACE_ROWS};
 }
 
+/* 16 BF16 as one group in pair order. */
+static void put_group(uint8_t *to, const uint8_t *src) {
+    uint16_t in[16], out[16];
+    memcpy(in, src, sizeof(in));
+    for (int i = 0; i < 8; i++) {
+        out[2 * i] = in[i];
+        out[2 * i + 1] = in[i + 8];
+    }
+    memcpy(to, out, sizeof(out));
+}
+
 /* Whole elements of one run; `put` bytes each. */
 static void put_run(uint8_t *base, uint64_t at, const struct run *run, uint64_t lane, const uint8_t *src,
                     uint64_t n, uint64_t put) {
+    if (run->step == put) {
+        memcpy(base + at, src, n * put);
+        return;
+    }
     if (!run->groups) {
         for (uint64_t i = 0; i < n; i++)
             memcpy(base + at + i * run->step, src + i * put, put);
@@ -310,6 +325,10 @@ static void put_run(uint8_t *base, uint64_t at, const struct run *run, uint64_t 
             lane = 0;
             group += run->step;
         }
+        for (; !lane && n - i >= 16 && put == 2; i += 16, group += run->step)
+            put_group(base + group, src + i * 2);
+        if (i == n)
+            break;
         memcpy(base + group + lane % 8 * 4 + (lane >= 8 ? 2 : 0), src + i * put, put);
     }
 }
@@ -336,8 +355,17 @@ static bool pack_stored(struct cpu *c, const struct place *p, const struct kern_
     return true;
 }
 
-int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
-             const void *bytes, uint64_t n) {
+/* Are 16 rows from r on a panel of BF16 by themselves, without paddings between their inputs? Rows keep their order, so
+ * the first and the last tell. */
+static bool is_panel(const struct cpu *c, const struct place *p, uint64_t r, uint64_t cols) {
+    if (p->kind != PLACE_PANEL || (p->cblock != p->cblock_pad && p->cblock < cols))
+        return false;
+    uint64_t a = element_at(c, p, r, 0);
+    return (a - p->off) % (p->k * 32ull) == 0 && element_at(c, p, r + 15, 0) == a + 30;
+}
+
+static int pack_window(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+                       const void *bytes, uint64_t n) {
     struct cpu *c = k->impl;
     const struct place p = place_of(c, id);
     const uint8_t *src = bytes;
@@ -349,7 +377,10 @@ int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
     while (n) {
         uint64_t r = offset / size / t->cols, col = offset / size % t->cols, b = offset % size;
         uint64_t at = element_at(c, &p, r, col) + up, done;
-        if (b || n < size) {
+        if (!b && !col && n >= 32 * t->cols && is_panel(c, &p, r, t->cols)) {
+            c->ops->panel(base + at, src, 2 * t->cols, 2 * t->cols, 2, 1);
+            done = 32 * t->cols;
+        } else if (b || n < size) {
             done = size - b < n ? size - b : n;
             memcpy(base + at + b, src, done);
         } else {
@@ -364,6 +395,13 @@ int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_
         n -= done;
     }
     return 0;
+}
+
+int cpu_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+             const void *bytes, uint64_t n) {
+    for (int i = 0; FAULT(cpu_packs_again) && i < 3; i++) /* the handicap of `make bench-formats` */
+        pack_window(k, id, t, offset, bytes, n);
+    return pack_window(k, id, t, offset, bytes, n);
 }
 
 /* A vector that came as F16 lies in the upper halves, as BF16 does; its numbers are widened when all are there. */
@@ -454,7 +492,8 @@ static void clear_layer(struct cpu *c, const struct cpu_layer *l, uint32_t i) {
     if (m->layer[i].index == KERN_INDEX_FULL) {
         clear(c, l->knorm_w, d->idx_dim * 4ull);
         clear(c, l->knorm_b, d->idx_dim * 4ull);
-        clear(c, l->ape, (uint64_t)m->index_kpool * d->idx_dim * 4);
+        if (m->index_kpool > 1)
+            clear(c, l->ape, (uint64_t)m->index_kpool * d->idx_dim * 4);
     }
 }
 

@@ -11,7 +11,7 @@
 /* Ids come from a checked plan, but a slot may have drawn nothing (masks left no token): its rows then
  * compute something harmless. */
 static uint32_t safe_token(const struct cpu_run *r, uint32_t token) {
-    return token < r->c->k->cfg.model.vocab_rows ? token : 0;
+    return token < r->c->k->whole.vocab_rows ? token : 0;
 }
 
 /* Bytes of distinct embedding rows: a bit per id in this member's scratch. */
@@ -19,13 +19,15 @@ static void count_embed(struct cpu_run *r, const struct cpu_rows *rows, bool nex
     if (r->me)
         return;
     uint8_t *seen = (uint8_t *)r->scratch;
-    memset(seen, 0, (r->c->k->cfg.model.vocab_rows + 7) / 8);
+    memset(seen, 0, (r->c->k->whole.vocab_rows + 7) / 8);
     for (uint32_t i = 0; i < rows->n; i++) {
         const struct kern_row *row = &plan_rows(r->plan)[rows->row[i]];
         const struct kern_seq *s = &plan_seqs(r->plan)[row->seq];
         if (!next && row->embed != KERN_NONE)
             continue;
         uint32_t t = safe_token(r, host_token(r->c->k, s, next ? row->next : row->token));
+        if (kern_is_cut(r->c->k) && kern_vocab_owner(r->c->k, t) != r->c->k->cfg.rank)
+            continue;
         if (!(seen[t / 8] >> t % 8 & 1))
             r->count->weight_bytes += cpu_embed_bytes(&r->c->l, &r->c->k->cfg);
         seen[t / 8] |= (uint8_t)(1u << t % 8);
@@ -36,19 +38,23 @@ void cpu_stage_embed(struct cpu_run *r) {
     const struct cpu_dims *d = &r->c->l.d;
     struct cpu_rows *rows = &r->lane->rows[0];
     uint32_t hidden = r->c->k->cfg.model.hidden;
+    bool cut = kern_is_cut(r->c->k);
+    if (cut && !cpu_gather_embeddings(r, rows, false, r->lane->streams, (size_t)d->hc * d->e))
+        return;
     for (uint32_t i = share_lo(r, rows->n), hi = share_hi(r, rows->n); i < hi; i++) {
         const struct kern_row *row = &plan_rows(r->plan)[i];
         float *s = r->lane->streams + (uint64_t)i * d->hc * d->e;
         if (row->embed != KERN_NONE) {
             memset(s, 0, d->e * sizeof(float));
             memcpy(s, plan_embeds(r->plan) + (uint64_t)row->embed * hidden, hidden * sizeof(float));
-        } else {
+        } else if (!cut) {
             uint32_t t = host_token(r->c->k, &plan_seqs(r->plan)[row->seq], row->token);
             cpu_embed_row(r, safe_token(r, t), s);
         }
         for (uint32_t j = 1; j < d->hc; j++)
             memcpy(s + (uint64_t)j * d->e, s, d->e * sizeof(float));
     }
+    cpu_rope_rows(r);
     count_embed(r, rows, false);
     run_barrier(r);
 }
@@ -139,6 +145,8 @@ void cpu_stage_site_out(struct cpu_run *r, uint32_t layer, uint32_t site) {
     (void)site;
     /* pieces of 16 columns, all rows: a single row is still shared by the whole team */
     uint64_t lo = (uint64_t)rows * pieces * r->me / r->n, hi = (uint64_t)rows * pieces * (r->me + 1) / r->n;
+    if (kern_is_cut(r->c->k) && !cpu_sum_ranks(r, rows, lo, hi))
+        return;
     while (lo < hi) {
         uint64_t row = lo / pieces, e = lo % pieces, n = pieces - e < hi - lo ? pieces - e : hi - lo;
         const float *y = r->lane->y + row * d->e + e * 16, *post = coef_row(r, (uint32_t)row);
@@ -175,10 +183,14 @@ void cpu_stage_draft_in(struct cpu_run *r, uint32_t layer) {
     const struct cpu_dims *d = &r->c->l.d;
     const struct cpu_layer *l = &r->c->l.layer[layer];
     const struct cpu_rows *rows = &r->lane->rows[1];
+    bool cut = kern_is_cut(r->c->k);
+    if (cut && !cpu_gather_embeddings(r, rows, true, r->lane->eh_in, 2 * (size_t)d->e))
+        return;
     for (uint32_t i = share_lo(r, rows->n), hi = share_hi(r, rows->n); i < hi; i++) {
         const struct kern_row *row = &plan_rows(r->plan)[rows->row[i]];
         float *x = r->lane->eh_in + (uint64_t)i * 2 * d->e;
-        cpu_embed_row(r, safe_token(r, host_token(r->c->k, &plan_seqs(r->plan)[row->seq], row->next)), x);
+        if (!cut)
+            cpu_embed_row(r, safe_token(r, host_token(r->c->k, &plan_seqs(r->plan)[row->seq], row->next)), x);
         r->ops->rms(x, x, cpu_vec(r, l->enorm), d->e, m->hidden, m->rms_eps);
         r->ops->rms(x + d->e, r->lane->hidden + (uint64_t)rows->row[i] * d->e, cpu_vec(r, l->hnorm), d->e,
                     m->hidden, m->rms_eps);
@@ -222,13 +234,15 @@ void cpu_stage_head(struct cpu_run *r, uint32_t source) {
     }
     run_barrier(r);
     run_prod(r, &r->c->l.head, r->lane->gather + (uint64_t)first * d->e, d->e, n,
-             r->lane->logits + (uint64_t)first * d->vocab, d->vocab);
+             kern_is_cut(k) ? cpu_own_logits(r) : r->lane->logits + (uint64_t)first * d->logits, d->vocab);
     count_mat(r, &r->c->l.head, n);
+    if (kern_is_cut(k) && !cpu_gather_logits(r, first, n))
+        return;
     run_barrier(r);
     for (uint32_t i = 0, at = 0; i < r->plan->n_samples; i++)
         if (samples[i].source == source && at++ % r->n == r->me)
-            host_sample(&k->cfg.model, r->plan, i,
-                        r->lane->logits + (uint64_t)r->lane->logits_at[i] * d->vocab, r->scratch,
+            host_sample(&k->whole, r->plan, i,
+                        r->lane->logits + (uint64_t)r->lane->logits_at[i] * d->logits, r->scratch,
                         &k->results[r->lane_id][i]);
     run_barrier(r);
     for (uint32_t i = 0; r->me == 0 && i < r->plan->n_samples; i++)

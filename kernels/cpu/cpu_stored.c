@@ -36,6 +36,8 @@ void cpu_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t p0, uint32_t 
         if (FAULT(cpu_one_factor_for_both) && s->step == 2) /* gate's, for up too */
             shared.global = r->c->l.seg[m->first_seg].m.global;
         float *at = out + ((size_t)s->out0 + (size_t)lo * s->step - p0) * 16;
+        for (int again = FAULT(cpu_multiplies_again) ? 24 : 0; again && lo < hi; again--) /* a handicap */
+            r->ops->packed(&s->m, (const uint8_t *)r->c->weights, lo, hi, x, ldx, idx, rows, at, ldo, s->step, r->room);
         if (lo < hi)
             r->ops->packed(FAULT(cpu_one_factor_for_both) ? &shared : &s->m, (const uint8_t *)r->c->weights, lo, hi, x,
                            ldx, idx, rows, at, ldo, s->step, r->room);
@@ -85,10 +87,46 @@ static struct row_place row_place(const struct cpu_seg *s, const struct cpu_seg 
     uint64_t head = m->rstride ? row / m->rstride : 0, i = m->rstride ? row % m->rstride : row;
     if (FAULT(cpu_row_of_next) && row == 17)
         i++;
-    if (key && i < m->roff)
-        return (struct row_place){.at = key_off + (head * m->roff + i) * p->row_bytes, .step = p->unit};
     uint64_t n = head * (m->rstride ? m->rblock_pad : 0) + i - m->roff;
+    if (key && i < m->roff) {
+        n = head * key->m.rblock_pad + i;
+        off = key_off;
+    }
     return (struct row_place){.at = off + n / 16 * p->row_bytes * 16 + n % 16 * p->unit, .step = 16ull * p->unit};
+}
+
+/* Are 16 rows from this one on a panel by themselves? Rows keep their order, so the first and the last tell. */
+static bool is_panel(const struct cpu_seg *s, const struct cpu_seg *key, uint64_t off, uint64_t key_off,
+                     const struct kern_piece_info *p, uint64_t row) {
+    struct row_place a = row_place(s, key, off, key_off, p, row), z = row_place(s, key, off, key_off, p, row + 15);
+    uint64_t from = key && a.at < off ? key_off : off; /* keys lie before values */
+    return (a.at - from) % (16ull * p->row_bytes) == 0 && z.at == a.at + 15ull * p->unit;
+}
+
+/* Tiles of EXL3: those of a row of the file are of 16 inputs and all outputs, here those of 16 outputs follow each
+ * other. Inside a tile word i of row n moves from [n][i] to [i][n]. */
+static void pack_tiles(uint8_t *codes, const struct cpu_packed *m, uint64_t offset, const uint8_t *src, uint64_t n) {
+    const uint32_t bits = m->s.bits, tile = 32 * bits, across = m->rows / 16, down = m->cols / 16;
+    for (uint64_t done = 0; n; n -= done, src += done, offset += done) {
+        uint64_t t = offset / tile, b = offset % tile;
+        uint8_t *to = codes + (t % across * down + t / across) * tile;
+        done = tile - b < n ? tile - b : n;
+        for (uint32_t w = 0; done == tile && w < 8 * bits; w++)
+            memcpy(to + (w % bits * 8 + w / bits) * 4, src + 4 * w, 4);
+        for (uint64_t i = b; done < tile && i < b + done; i++) {
+            uint64_t w = i / 4;
+            to[(w % bits * 8 + w / bits) * 4 + i % 4] = src[i - b];
+        }
+    }
+}
+
+static void pack_exl3(struct cpu *c, const struct cpu_packed *m, uint32_t piece, uint64_t offset, const uint8_t *src,
+                      uint64_t n) {
+    uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
+    if (piece == KERN_PIECE_CODES)
+        pack_tiles(base + m->codes, m, offset, src, n);
+    else
+        memcpy(base + (piece == KERN_PIECE_SUH ? m->suh : m->svh) + offset, src, n);
 }
 
 void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *key, uint32_t piece, uint64_t offset,
@@ -97,6 +135,10 @@ void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *
     uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
     struct kern_piece_info p = {0};
     kern_store_piece(&m->s, m->rows, m->cols, (enum kern_piece)piece, &p);
+    if (m->s.format == KERN_EXL3) {
+        pack_exl3(c, m, piece, offset, src, n);
+        return;
+    }
     bool codes = piece == KERN_PIECE_CODES, scale = piece == KERN_PIECE_SCALE;
     if (!codes && !(scale && m->s.block_rows == 1)) { /* of the whole matrix */
         memcpy(base + (scale ? m->scale : m->global) + offset, src, n);
@@ -109,6 +151,13 @@ void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *
         uint64_t row = offset / p.row_bytes, b = offset % p.row_bytes, run = p.row_bytes - b < n ? p.row_bytes - b : n;
         struct row_place at = row_place(s, key, off, key_off, &p, row);
         uint8_t *to = base + at.at;
+        if (!b && n >= 16 * p.row_bytes && is_panel(s, key, off, key_off, &p, row)) {
+            c->ops->panel(to, src, p.row_bytes, p.row_bytes, p.unit, 0);
+            src += 16 * p.row_bytes;
+            offset += 16 * p.row_bytes;
+            n -= 16 * p.row_bytes;
+            continue;
+        }
         if (p.unit == 1)
             for (uint64_t i = 0; i < run; i++)
                 to[(b + i) * at.step] = src[i];
@@ -127,10 +176,11 @@ void cpu_clear_seg(struct cpu *c, const struct cpu_seg *s) {
     const struct cpu_packed *m = &s->m;
     uint8_t *base = c->k->mem[KERN_MEM_WEIGHTS].base;
     uint64_t row = (uint64_t)m->row_bytes * 16, scales = 16ull * m->scale_cols * m->scale_unit;
-    uint64_t first = m->rblock != m->rblock_pad ? 0 : s->panels - 1;
-    if (m->transposed)
+    uint64_t panels = m->transposed ? (uint64_t)m->rows / m->rstride * (m->rblock_pad / 16) : s->panels;
+    uint64_t first = m->rblock != m->rblock_pad ? 0 : panels - 1;
+    if (m->s.format == KERN_EXL3) /* has no rows but its own */
         return;
-    memset(base + m->codes + first * row, 0, (s->panels - first) * row);
+    memset(base + m->codes + first * row, 0, (panels - first) * row);
     if (m->s.block_rows == 1)
-        memset(base + m->scale + first * scales, 0, (s->panels - first) * scales);
+        memset(base + m->scale + first * scales, 0, (panels - first) * scales);
 }

@@ -73,8 +73,13 @@ static inline float host_fp8_scale(uint32_t top_bits) {
 static inline uint64_t host_fp8_at(uint64_t n) {
     return (n + 3) & ~3ull;
 }
-static inline uint64_t host_latent_bytes(uint32_t cache, uint64_t n) {
+/* A latent's rotary numbers lie behind its n others; they keep BF16 where those are FP8. */
+static inline uint64_t host_rope_at(uint32_t cache, uint64_t n) {
     return cache == KERN_CACHE_FP8 ? (host_fp8_at(n) + 19) & ~15ull : n * (cache == KERN_CACHE_BF16 ? 2 : 4);
+}
+static inline uint64_t host_latent_bytes(uint32_t cache, uint64_t n, uint64_t rope) {
+    uint64_t r = rope * (cache == KERN_CACHE_F32 ? 4 : 2);
+    return host_rope_at(cache, n) + (cache == KERN_CACHE_FP8 ? (r + 15) & ~15ull : r);
 }
 static inline uint64_t host_key_bytes(uint32_t cache, uint64_t n) {
     return cache == KERN_CACHE_FP8 ? host_fp8_at(n) + 4 : n * (cache == KERN_CACHE_BF16 ? 2 : 4);

@@ -44,14 +44,16 @@ static float code_at(const struct matrix *m, const uint8_t *row, uint64_t k) {
 }
 
 static void plain_row(const struct matrix *m, uint64_t row, float *out) {
-    uint64_t bytes = m->s->format == KERN_F32 ? 4 : 2;
-    const uint8_t *p = m->codes + row * m->cols * bytes;
-    for (uint64_t k = 0; k < m->cols; k++)
-        if (m->s->format == KERN_F32)
-            out[k] = host_bits_f32(host_le32(p + 4 * k));
-        else
-            out[k] = m->s->format == KERN_BF16 ? host_f32(host_le16(p + 2 * k))
-                                               : host_f16_f32(host_le16(p + 2 * k));
+    uint64_t n = m->cols, bytes = m->s->format == KERN_F32 ? 4 : 2;
+    const uint8_t *p = m->codes + row * n * bytes;
+    if (m->s->format == KERN_F32)
+        memcpy(out, p, n * sizeof(float));
+    else if (m->s->format == KERN_BF16)
+        for (uint64_t k = 0; k < n; k++)
+            out[k] = host_f32(host_le16(p + 2 * k));
+    else
+        for (uint64_t k = 0; k < n; k++)
+            out[k] = host_f16_f32(host_le16(p + 2 * k));
 }
 
 /* One row of codes with factors: a factor serves `width` codes in a row, and `tall` rows. */

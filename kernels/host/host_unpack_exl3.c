@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* EXL3: states of a trellis, the values they stand for, tiles, and whole rows of the matrix that tiles,
  * Hadamard transforms and the two scale vectors stand for. Pure functions; any thread; nothing is allocated.
- * */
+ */
 #include "host_unpack_priv.h"
 
 /* F16 sums and products of few bits: exact, or rounded once, in F32. */
@@ -47,50 +47,72 @@ void host_exl3_tile(uint32_t codebook, uint32_t bits, const uint8_t *words, uint
     }
 }
 
-enum { SIDE = 128 };
+/* Every value of the three codebooks is a multiple of 2^-18 below 4, so sums of 2^14 of them are exact in 64 bits, and
+ * sums of 128 in 32. */
+enum { SIDE = 128, TILE = 16, EXACT_BITS = 18 };
 
-/* 128-point transform over v[0], v[step], ... */
-static void hadamard(double *v, uint32_t step) {
+/* Transform of 128 points. */
+static void hadamard(int64_t *v) {
     for (uint32_t h = 1; h < SIDE; h *= 2)
         for (uint32_t i = 0; i < SIDE; i++)
             if (!(i & h)) {
-                double a = v[i * step], b = v[(i + h) * step];
-                v[i * step] = a + b;
-                v[(i + h) * step] = a - b;
+                int64_t a = v[i], b = v[i + h];
+                v[i] = a + b;
+                v[i + h] = a - b;
             }
 }
 
-/* The 128 x 128 block of outputs [n0 ..) and inputs [k0 ..): w[output][input] before scales. Values have 11
- * bits and sums 2^14 of them, so all of this is exact. */
-static void block(const struct kern_store *s, uint64_t rows, const uint8_t *trellis, uint64_t n0, uint64_t k0,
-                  double w[SIDE][SIDE]) {
-    uint16_t tile[256];
-    for (uint32_t kt = 0; kt < SIDE / 16; kt++)
-        for (uint32_t nt = 0; nt < SIDE / 16; nt++) {
-            uint64_t at = (k0 / 16 + kt) * (rows / 16) + n0 / 16 + nt;
-            host_exl3_tile(s->codebook, s->bits, trellis + at * 32 * s->bits, tile);
-            for (uint32_t i = 0; i < 256; i++)
-                w[16 * nt + i % 16][16 * kt + i / 16] = (double)host_f16_f32(tile[i]);
-        }
+/* The same along the outputs, for the sixteen inputs of a row of tiles. */
+static void hadamard_tiles(int32_t w[SIDE][TILE]) {
+    for (uint32_t h = 1; h < SIDE; h *= 2)
+        for (uint32_t i = 0; i < SIDE; i++)
+            for (uint32_t k = 0; !(i & h) && k < TILE; k++) {
+                int32_t a = w[i][k], b = w[i + h][k];
+                w[i][k] = a + b;
+                w[i + h][k] = a - b;
+            }
+}
+
+/* Outputs [n0 ..) of a row of tiles, transformed along the outputs: each sum lies where its number will, as an
+ * integer. out: the block's first number, rows cols apart. */
+static void tile_row(const struct kern_store *s, uint64_t rows, const uint8_t *trellis, uint64_t n0, uint64_t kt,
+                     uint64_t cols, float *out) {
+    int32_t w[SIDE][TILE];
+    uint16_t tile[TILE * TILE];
+    for (uint32_t nt = 0; nt < SIDE / TILE; nt++) {
+        uint64_t at = kt * (rows / TILE) + n0 / TILE + nt;
+        host_exl3_tile(s->codebook, s->bits, trellis + at * 32 * s->bits, tile);
+        for (uint32_t i = 0; i < TILE * TILE; i++)
+            w[TILE * nt + i % TILE][i / TILE] = (int32_t)(host_f16_f32(tile[i]) * (float)(1 << EXACT_BITS));
+    }
+    hadamard_tiles(w);
     for (uint32_t n = 0; n < SIDE; n++)
-        hadamard(w[n], 1);
+        memcpy(out + n * cols, w[n], sizeof(w[n]));
+}
+
+/* One row of the block, from those sums to numbers. */
+static void block_row(float svh, const uint8_t *suh, float *row) {
+    int32_t sums[SIDE];
+    int64_t w[SIDE];
+    memcpy(sums, row, sizeof(sums));
     for (uint32_t k = 0; k < SIDE; k++)
-        hadamard(&w[0][k], SIDE);
+        w[k] = sums[k];
+    hadamard(w);
+    for (uint32_t k = 0; k < SIDE; k++) {
+        /* both transforms' factor is 1/128; the scales' product has 22 bits: exact */
+        double f = (double)svh * (double)host_f16_f32(host_le16(suh + 2 * (size_t)k));
+        row[k] = (float)((double)w[k] / (double)((int64_t)SIDE << EXACT_BITS) * f);
+    }
 }
 
 void unpack_exl3(const struct kern_store *s, uint64_t rows, uint64_t cols,
                  const void *const piece[KERN_PIECES], uint64_t row0, uint64_t n, float *out) {
     const uint8_t *suh = piece[KERN_PIECE_SUH], *svh = piece[KERN_PIECE_SVH];
-    double w[SIDE][SIDE];
-    for (uint64_t n0 = row0; n0 < row0 + n; n0 += SIDE)
+    for (uint64_t n0 = row0; n0 < row0 + n; n0 += SIDE, out += SIDE * cols)
         for (uint64_t k0 = 0; k0 < cols; k0 += SIDE) {
-            block(s, rows, piece[KERN_PIECE_CODES], n0, k0, w);
+            for (uint32_t kt = 0; kt < SIDE / TILE; kt++)
+                tile_row(s, rows, piece[KERN_PIECE_CODES], n0, k0 / TILE + kt, cols, out + k0 + (uint64_t)TILE * kt);
             for (uint32_t i = 0; i < SIDE; i++)
-                for (uint32_t k = 0; k < SIDE; k++) {
-                    /* both transforms' factor is 1/128; the scales' product has 22 bits: exact */
-                    double f = (double)host_f16_f32(host_le16(svh + 2 * (n0 + i))) *
-                               (double)host_f16_f32(host_le16(suh + 2 * (k0 + k)));
-                    out[(n0 - row0 + i) * cols + k0 + k] = (float)(w[i][k] / SIDE * f);
-                }
+                block_row(host_f16_f32(host_le16(svh + 2 * (n0 + i))), suh + 2 * k0, out + i * cols + k0);
         }
 }

@@ -14,7 +14,7 @@ static int ref_open(struct kern *k, char *err, size_t err_len) {
         base[i] = k->mem[i].base;
     struct ref *r = (struct ref *)(void *)(base[KERN_MEM_CTL] + kern_ctl_bytes(&k->cfg));
     memset(r, 0, sizeof(*r));
-    ref_place(r, &k->cfg, base, bytes);
+    ref_place(r, &k->cfg, k->whole.vocab_rows, base, bytes);
     r->k = k;
     r->m = &k->cfg.model;
     r->open = (struct ref_matrix){0}; /* memory may hold anything */
@@ -59,6 +59,7 @@ static int ref_launch(struct kern *k, const struct kern_prog *prog) {
 }
 
 static int run_stage(struct ref_ctx *x, const struct kern_stage *s) {
+    x->stage = s;
     x->layer = s->layer;
     x->is_draft = s->layer >= x->r->m->n_layers;
     switch (s->op) {
@@ -71,14 +72,13 @@ static int run_stage(struct ref_ctx *x, const struct kern_stage *s) {
         if (x->r->m->layer[s->layer].mix == KERN_MIX_KDA)
             ref_kda(x);
         else
-            ref_mla(x);
+            return ref_mla(x);
         return 0;
     case KERN_OP_MLP:
         ref_mlp(x);
         return 0;
     case KERN_OP_SITE_OUT:
-        ref_site_out(x, s->arg);
-        return 0;
+        return ref_site_out(x, s->arg);
     case KERN_OP_FINAL:
         ref_final(x);
         return 0;
@@ -88,8 +88,7 @@ static int run_stage(struct ref_ctx *x, const struct kern_stage *s) {
         ref_draft_out(x);
         return 0;
     case KERN_OP_HEAD:
-        ref_head(x, s->arg);
-        return 0;
+        return ref_head(x, s->arg);
     default:
         return -EINVAL;
     }
@@ -124,7 +123,7 @@ static int ref_slot_read(struct kern *k, uint32_t slot, void *dst) {
     const uint32_t pos = k->slots[slot].pos;
     memcpy(dst, slot_base(k, slot), r->slot_committed);
     for (uint32_t l = 0; l < kern_total_layers(r->m); l++) {
-        if (r->m->layer[l].index != KERN_INDEX_FULL)
+        if (r->m->layer[l].index != KERN_INDEX_FULL || r->m->index_kpool == 1)
             continue;
         for (uint32_t i = 0; i < KERN_TAIL_RING; i++) {
             uint32_t age = (pos - 1 - i) % KERN_TAIL_RING; /* 0: the newest position */
@@ -180,7 +179,7 @@ static int ref_peek(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t
         break;
     case KERN_PEEK_LOGITS:
         from = l->logits;
-        width = r->m->vocab_rows;
+        width = k->whole.vocab_rows;
         break;
     default:
         return -EINVAL;

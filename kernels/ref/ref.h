@@ -3,13 +3,16 @@
  * stored as F32, weights kept as their pieces on disk and unpacked row by row. One thread: the caller's, inside
  * kern_wait().
  *
+ * With ranks, dimensions are those of the rank's share, but for logits and token ids.
+ *
  * Layout of a slot (all F32), committed part first:
  *   per KDA layer: state [heads][key][value], window [conv_width - 1][3P] of raw q|k|v, oldest first
- *   per indexed layer: ring [KERN_TAIL_RING][key | gate][index_dim], by position modulo the ring
+ *   per indexed layer: ring [KERN_TAIL_RING][key | gate][index_dim], by position modulo the ring; none where each
+ *   token is a pool of its own
  * then the pending part:
  *   per KDA layer: KERN_MAX_WINDOW rows of { raw q|k|v 3P, key P, value P, log decay P, beta heads }
- * Layout of a page: per MLA layer latents [256][kv_rank], and where the layer has its own indexer pooled keys
- * [256 / kpool][index_dim], both in the cache's format. */
+ * Layout of a page: per MLA layer latents [256][kv_rank | rope_dim], and where the layer has its own indexer pooled
+ * keys [256 / kpool][index_dim], both in the cache's format. */
 #ifndef GLMD_REF_H
 #define GLMD_REF_H
 
@@ -25,7 +28,7 @@ struct ref_lane {
     float *x, *y;    /* [rows][E] input and output of the sub-layer */
     float *post;     /* [rows][hc] */
     float *comb;     /* [rows][hc][hc] source, destination */
-    float *logits;   /* [samples][vocab_rows] */
+    float *logits;   /* [samples][vocab_rows], of the whole model */
     uint32_t *sel;   /* [rows][topk / kpool] selected pools, ascending; kept for SHARED layers */
     uint32_t *sel_n; /* [rows] or REF_ALL */
     uint8_t *draft;  /* [rows] 1: the draft stages run this row */
@@ -82,6 +85,7 @@ struct ref_ctx {
     struct ref_lane *l;
     const struct kern_plan *p;
     struct kern_counters *c;
+    const struct kern_stage *stage;
     uint32_t layer, n_rows;
     bool is_draft;
 };
@@ -98,8 +102,9 @@ static inline uint32_t ref_seq_rows(const struct ref_ctx *x, const struct kern_s
 }
 
 /* ---- ref_layout.c ---- */
-int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len);
-void ref_place(struct ref *r, const struct kern_config *cfg, char *const base[KERN_MEM_N],
+int ref_query(const struct kern_config *cfg, uint32_t vocab_rows, uint64_t bytes[KERN_MEM_N], char *err,
+              size_t err_len);
+void ref_place(struct ref *r, const struct kern_config *cfg, uint32_t vocab_rows, char *const base[KERN_MEM_N],
                uint64_t ret_bytes[KERN_MEM_N]);
 int ref_pack(struct kern *k, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
              const void *bytes, uint64_t n);
@@ -117,19 +122,21 @@ void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *
 void ref_count(struct ref_ctx *x, uint32_t part, uint32_t layer);
 void ref_count_expert(struct ref_ctx *x, uint32_t part, uint32_t expert);
 void ref_count_row(struct ref_ctx *x, uint32_t part); /* one row of a global matrix */
+/* Turns the pairs (2i, 2i+1) of x by the angles of a position. */
+void ref_rope(const struct kern_model_desc *m, float *x, uint32_t pos);
 /* eps is the model's; out may be in */
 void ref_rmsnorm(const float *in, const float *w, uint64_t n, float eps, float *out);
 
 /* ---- stages ---- */
 int ref_embed(struct ref_ctx *x);
 void ref_site_in(struct ref_ctx *x, uint32_t site);
-void ref_site_out(struct ref_ctx *x, uint32_t site);
+int ref_site_out(struct ref_ctx *x, uint32_t site);
 void ref_final(struct ref_ctx *x);
 int ref_draft_in(struct ref_ctx *x);
 void ref_draft_out(struct ref_ctx *x);
-void ref_head(struct ref_ctx *x, uint32_t source);
+int ref_head(struct ref_ctx *x, uint32_t source);
 void ref_kda(struct ref_ctx *x);
-void ref_mla(struct ref_ctx *x);
+int ref_mla(struct ref_ctx *x);
 void ref_mlp(struct ref_ctx *x);
 
 /* ---- inside the mixers ---- */
@@ -140,7 +147,7 @@ void ref_kda_step(uint32_t dim, float *state, const float *q, const float *k, co
 /* n <= KERN_GRID rows of head h, starting on the grid, from and to S. */
 void ref_kda_chunk(struct ref_ctx *x, uint32_t row0, uint32_t n, uint32_t head, float *state);
 /* Keys, gates, pools and tail ring of a sequence's rows, then each row's selection. */
-void ref_index(struct ref_ctx *x, const struct kern_seq *s);
+int ref_index(struct ref_ctx *x, const struct kern_seq *s);
 void *ref_page(const struct ref_ctx *x, const struct kern_seq *s, uint32_t pos);
 /* A latent or pooled key in the cache's format; loading gives the row itself, or widens it into buf. */
 void ref_store_row(const struct ref *r, void *at, const float *x, uint32_t n);

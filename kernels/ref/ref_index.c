@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The pooled indexer. Raw keys and gates of the newest positions live in the slot's ring, a pool's key in the
- * page of its tokens. A pool is written whenever the row that completes it runs, so what a rejected draft
- * left behind is replaced before anybody may see it: visibility is by position. */
+/* The indexer: keys of pools, or of single tokens where a pool holds one; those need no ring and no gate. Raw keys
+ * and gates of the newest positions live in the slot's ring, a pool's key in the page of its tokens. A pool is written
+ * whenever the row that completes it runs, so what a rejected draft left behind is replaced before anybody may see it:
+ * visibility is by position. */
 #include <math.h>
 
 #include "ref.h"
@@ -16,7 +17,7 @@ static const float *raw_at(const struct ref_ctx *x, const struct kern_seq *s, ui
     return ring + pos % KERN_TAIL_RING * two;
 }
 
-static void key_and_gate(struct ref_ctx *x, uint32_t row) {
+static void key_and_gate(struct ref_ctx *x, uint32_t row, uint32_t pos) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t n = m->index_dim;
     const float *u = x->l->x + (uint64_t)row * m->hidden;
@@ -33,6 +34,7 @@ static void key_and_gate(struct ref_ctx *x, uint32_t row) {
     double scale = 1.0 / sqrt(var / n + 1e-6);
     for (uint32_t c = 0; c < n; c++)
         k[c] = (float)(((double)k[c] - mean) * scale * (double)w[c] + (double)b[c]);
+    ref_rope(m, FAULT(index_rope_last) ? k + n - m->rope_dim : k, pos);
     if (m->index_kpool > 1)
         ref_linear(x, KERN_IDX_GATE, 0, u, k + n);
     else
@@ -126,6 +128,8 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     }
     ref_linear(x, KERN_IDX_QB, 0, x->l->cq + row * (uint64_t)m->q_rank, q);
     ref_linear(x, KERN_IDX_W, 0, x->l->x + (uint64_t)row * m->hidden, omega);
+    for (uint32_t h = 0; h < m->index_heads; h++)
+        ref_rope(m, q + (uint64_t)h * n + (FAULT(index_rope_last) ? n - m->rope_dim : 0), s->pos0 + i);
     for (uint32_t p = 0; p < pools; p++) {
         double sum = 0;
         const float *key = ref_load_row(x->r, pool_key(x, s, p), n, buf);
@@ -143,20 +147,53 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     x->l->sel_n[row] = want;
 }
 
-void ref_index(struct ref_ctx *x, const struct kern_seq *s) {
+/* A prompt's rows are shared among the ranks, each of which has the whole indexer: a rank selects for its own and
+ * learns the others'. Where all rows see everything there is nothing to tell. */
+static int select_shared(struct ref_ctx *x, const struct kern_seq *s, uint32_t rows) {
+    const struct kern_config *c = &x->r->k->cfg;
+    const uint32_t want = x->r->m->index_topk / x->r->m->index_kpool, words = want + 1;
+    const void *part[COMM_MAX_RANKS];
+    if ((s->pos0 + rows) / x->r->m->index_kpool <= want) {
+        for (uint32_t i = 0; i < rows; i++)
+            x->l->sel_n[s->row0 + i] = REF_ALL;
+        return 0;
+    }
+    uint32_t *own = kern_part_slot_of(x->r->k), lo = (uint32_t)((uint64_t)rows * c->rank / c->n_ranks),
+             hi = (uint32_t)((uint64_t)rows * (c->rank + 1) / c->n_ranks);
+    for (uint32_t i = lo; i < hi; i++, own += words) {
+        const uint64_t row = s->row0 + i;
+        select_row(x, s, i);
+        own[0] = x->l->sel_n[row];
+        if (own[0] != REF_ALL)
+            memcpy(own + 1, x->l->sel + row * want, want * sizeof(*own));
+    }
+    int r = kern_exchange(x->r->k, x->p->lane, x->stage, (uint64_t)(hi - lo) * words * sizeof(*own), part);
+    for (uint32_t rank = 0, i = 0; !r && rank < c->n_ranks; rank++)
+        for (const uint32_t *from = part[rank]; i < (uint64_t)rows * (rank + 1) / c->n_ranks; i++, from += words) {
+            x->l->sel_n[s->row0 + i] = from[0];
+            if (from[0] != REF_ALL)
+                memcpy(x->l->sel + (s->row0 + i) * (uint64_t)want, from + 1, want * sizeof(*from));
+        }
+    return r;
+}
+
+int ref_index(struct ref_ctx *x, const struct kern_seq *s) {
     const struct kern_model_desc *m = x->r->m;
     const uint32_t rows = ref_seq_rows(x, s), kp = m->index_kpool;
     const uint64_t two = 2 * (uint64_t)m->index_dim;
     float *ring = (float *)(void *)(x->r->slots + s->slot * x->r->slot_bytes + x->r->ring_at[x->layer]);
     for (uint32_t i = 0; i < rows; i++)
-        key_and_gate(x, s->row0 + i);
+        key_and_gate(x, s->row0 + i, s->pos0 + i);
     for (uint32_t i = 0; i < rows; i++)
         if ((s->pos0 + i + 1) % kp == 0)
             make_pool(x, s, (s->pos0 + i) / kp);
     /* only now: pools may still have needed what the ring held */
-    for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows; i++)
+    for (uint32_t i = rows > KERN_TAIL_RING ? rows - KERN_TAIL_RING : 0; i < rows && kp > 1; i++)
         memcpy(ring + (s->pos0 + i) % KERN_TAIL_RING * two, x->l->kraw + (s->row0 + i) * two,
                two * sizeof(float));
+    if (kern_is_cut(x->r->k) && (s->flags & KERN_SEQ_PREFILL))
+        return select_shared(x, s, rows);
     for (uint32_t i = 0; i < rows; i++)
         select_row(x, s, i);
+    return 0;
 }

@@ -46,7 +46,7 @@ static void place_weights(struct ref *r, const struct kern_config *c, uint64_t *
 static void place_pages(struct ref *r, const struct kern_config *c) {
     const struct kern_model_desc *m = &c->model;
     uint64_t at = 0;
-    r->latent_bytes = host_latent_bytes(c->cache, m->kv_rank);
+    r->latent_bytes = host_latent_bytes(c->cache, m->kv_rank, m->rope_dim);
     r->key_bytes = host_key_bytes(c->cache, m->index_dim);
     for (uint32_t l = 0; l < kern_total_layers(m); l++) {
         if (m->layer[l].mix != KERN_MIX_MLA)
@@ -72,7 +72,7 @@ static void place_slots(struct ref *r, const struct kern_config *c) {
             at += p * m->kda_dim * sizeof(float);
             r->window_at[l] = at;
             at += (m->conv_width - 1) * 3 * p * sizeof(float);
-        } else if (m->layer[l].index == KERN_INDEX_FULL) {
+        } else if (m->layer[l].index == KERN_INDEX_FULL && m->index_kpool > 1) {
             r->ring_at[l] = at;
             at += KERN_TAIL_RING * 2 * (uint64_t)m->index_dim * sizeof(float);
         }
@@ -95,6 +95,8 @@ static uint64_t widest(const struct kern_model_desc *m) {
     uint64_t w = max2(2 * (uint64_t)m->hidden, 3 * (uint64_t)ref_p(m));
     w = max2(w, max2(m->dense_width, max2(1, m->n_shared) * (uint64_t)m->expert_width));
     w = max2(w, (uint64_t)m->mla_heads * max2(max2(m->nope_dim, m->v_dim), m->kv_rank));
+    w = max2(w, (uint64_t)m->mla_heads * ((uint64_t)m->nope_dim + m->rope_dim));
+    w = max2(w, (uint64_t)m->kv_rank + m->rope_dim);
     w = max2(w, max2(m->q_rank, (uint64_t)m->index_heads * m->index_dim));
     return max2(w, m->n_experts);
 }
@@ -116,7 +118,7 @@ static uint64_t unpacked_floats(const struct kern_config *c) {
     return most;
 }
 
-static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t lane, char *base,
+static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t vocab_rows, uint32_t lane, char *base,
                        uint64_t *at) {
     const struct kern_model_desc *m = &c->model;
     const uint64_t rows = c->max_rows[lane], e = rows * m->hidden * sizeof(float),
@@ -129,7 +131,7 @@ static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t
     l->y = take(base, at, e);
     l->post = take(base, at, rows * m->hc_mult * sizeof(float));
     l->comb = take(base, at, rows * m->hc_mult * m->hc_mult * sizeof(float));
-    l->logits = take(base, at, c->max_samples * (uint64_t)m->vocab_rows * sizeof(float));
+    l->logits = take(base, at, c->max_samples * (uint64_t)vocab_rows * sizeof(float));
     l->sel = take(base, at, m->index_kpool ? rows * (m->index_topk / m->index_kpool) * sizeof(uint32_t) : 0);
     l->sel_n = take(base, at, rows * sizeof(uint32_t));
     l->draft = take(base, at, rows);
@@ -143,7 +145,7 @@ static void place_lane(struct ref_lane *l, const struct kern_config *c, uint32_t
     l->kraw = take(base, at, rows * 2 * m->index_dim * sizeof(float));
 }
 
-void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN_MEM_N],
+void ref_place(struct ref *r, const struct kern_config *c, uint32_t vocab_rows, char *const base[KERN_MEM_N],
                uint64_t ret_bytes[KERN_MEM_N]) {
     const struct kern_model_desc *m = &c->model;
     char *ctl = base[KERN_MEM_CTL], *work = base[KERN_MEM_WORK];
@@ -164,7 +166,7 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
 
     at = 0;
     for (uint32_t lane = 0; lane < KERN_LANES; lane++)
-        place_lane(&r->lane[lane], c, lane, work, &at);
+        place_lane(&r->lane[lane], c, vocab_rows, lane, work, &at);
     r->state_copy = take(work, &at, (uint64_t)ref_p(m) * m->kda_dim * sizeof(float));
     r->chunk = take(work, &at, 2 * KERN_GRID * ((uint64_t)m->kda_dim + KERN_GRID) * sizeof(double));
     r->scores = take(work, &at, (c->max_context + 1ull) * sizeof(double));
@@ -174,21 +176,17 @@ void ref_place(struct ref *r, const struct kern_config *c, char *const base[KERN
         r->tmp[i] = take(work, &at, widest(m) * sizeof(float));
     r->unpacked = take(work, &at, unpacked_floats(c) * sizeof(float));
     r->attn = take(work, &at, (uint64_t)m->mla_heads * m->v_dim * sizeof(float));
-    r->sampling = take(work, &at, host_sample_scratch(m->vocab_rows));
+    r->sampling = take(work, &at, host_sample_scratch(vocab_rows));
     ret_bytes[KERN_MEM_WORK] = at;
 }
 
-int ref_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
-    if (cfg->model.rope_dim) {
-        snprintf(
-            err, err_len,
-            "rope_dim is %u: backend ref computes attention without positional encoding only (rope_dim 0)",
-            cfg->model.rope_dim);
-        return -EINVAL;
-    }
+int ref_query(const struct kern_config *cfg, uint32_t vocab_rows, uint64_t bytes[KERN_MEM_N], char *err,
+              size_t err_len) {
+    (void)err;
+    (void)err_len;
     struct ref r = {0};
     char *const none[KERN_MEM_N] = {0};
-    ref_place(&r, cfg, none, bytes);
+    ref_place(&r, cfg, vocab_rows, none, bytes);
     return 0;
 }
 

@@ -27,10 +27,15 @@ static void open_matrix(struct ref *r, const struct kern_tensor_id *id) {
     }
 }
 
-const float *ref_row(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert, uint64_t row) {
+static struct ref_matrix *matrix_of(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert) {
     struct ref_matrix *o = &r->open;
     if (o->id.part != part || o->id.layer != layer || o->id.expert != expert)
         open_matrix(r, &(struct kern_tensor_id){.part = part, .layer = layer, .expert = expert});
+    return o;
+}
+
+const float *ref_row(struct ref *r, uint32_t part, uint32_t layer, uint32_t expert, uint64_t row) {
+    struct ref_matrix *o = matrix_of(r, part, layer, expert);
     if (o->unpacked != row / o->unit) {
         o->unpacked = row / o->unit;
         host_unpack_rows(&o->store, o->rows, o->cols, o->piece, o->unpacked * o->unit, o->unit, r->unpacked);
@@ -55,6 +60,18 @@ double ref_dot(const float *w, const float *x, uint64_t n) {
     return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
+/* The same over numbers kept as BF16: a row that is used once need not be written as floats first. */
+static double dot_bf16(const uint8_t *w, const float *x, uint64_t n) {
+    double a[8] = {0};
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (uint64_t j = 0; j < 8; j++)
+            a[j] += (double)host_f32(host_le16(w + 2 * (i + j))) * (double)x[i + j];
+    for (int j = 0; i < n; i++, j++)
+        a[j] += (double)host_f32(host_le16(w + 2 * i)) * (double)x[i];
+    return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
+}
+
 double ref_sigmoid(double z) {
     /* exp of a negative number only */
     return z >= 0 ? 1.0 / (1.0 + exp(-z)) : exp(z) / (1.0 + exp(z));
@@ -68,8 +85,11 @@ void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *
     uint32_t layer = x->layer;
     if (!kern_part_info(x->r->m, part, layer, &info))
         return;
+    const struct ref_matrix *m = matrix_of(x->r, part, layer, expert);
+    const uint8_t *w = m->piece[KERN_PIECE_CODES];
     for (uint64_t o = 0; o < info.rows; o++)
-        out[o] = (float)ref_dot(ref_row(x->r, part, layer, expert, o), in, info.cols);
+        out[o] = (float)(m->store.format == KERN_BF16 ? dot_bf16(w + o * info.cols * 2, in, info.cols)
+                                                      : ref_dot(ref_row(x->r, part, layer, expert, o), in, info.cols));
     x->c->flops += 2 * info.rows * info.cols;
 }
 
@@ -102,6 +122,21 @@ void ref_count_row(struct ref_ctx *x, uint32_t part) {
     const struct kern_tensor_id id = {.part = part};
     uint64_t rows = 1, bytes = bytes_of(x->r, &id, &rows);
     x->c->weight_bytes += bytes / rows;
+}
+
+void ref_rope(const struct kern_model_desc *m, float *x, uint32_t pos) {
+    const uint32_t half = m->rope_dim / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        double a = pos * pow((double)m->rope_theta, -2.0 * i / m->rope_dim);
+        float *re = x + 2 * i, *im = re + 1;
+        if (FAULT(rope_halves)) {
+            re = x + i;
+            im = x + i + half;
+        }
+        double u = (double)*re, v = (double)*im;
+        *re = (float)(u * cos(a) - v * sin(a));
+        *im = (float)(v * cos(a) + u * sin(a));
+    }
 }
 
 void ref_rmsnorm(const float *in, const float *w, uint64_t n, float eps, float *out) {

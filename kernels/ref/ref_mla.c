@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* MLA without positional encoding, absorbed form, over the paged latent cache. Each row reads the rows its
- * selection names and no others; the counters prove it. */
+/* MLA, absorbed form, over the paged latent cache; rotary numbers lie behind each latent, shared by all heads. Each
+ * row reads the rows its selection names and no others; the counters prove it. */
 #include <math.h>
 
 #include "ref.h"
@@ -56,13 +56,31 @@ static char *latent_at(const struct ref_ctx *x, const struct kern_seq *s, uint32
     return (char *)ref_page(x, s, pos) + x->r->latent_at[x->layer] + pos % KERN_PAGE_TOKENS * x->r->latent_bytes;
 }
 
+/* c: the normalised latent, then the rotary numbers. */
 static void store_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, const float *c) {
-    ref_store_row(x->r, latent_at(x, s, pos), c, x->r->m->kv_rank);
+    const uint32_t rank = x->r->m->kv_rank, rope = x->r->m->rope_dim, cache = x->r->k->cfg.cache;
+    char *at = latent_at(x, s, pos), *turned = at + host_rope_at(cache, rank);
+    ref_store_row(x->r, at, c, rank);
+    for (uint32_t i = 0; i < rope; i++) {
+        uint16_t half = host_bf16(c[rank + i]);
+        if (cache == KERN_CACHE_F32)
+            memcpy(turned + 4ull * i, &c[rank + i], 4);
+        else
+            memcpy(turned + 2ull * i, &half, 2);
+    }
 }
 
 /* The latent of a position as F32: in place, or widened into buf. */
 static const float *load_latent(struct ref_ctx *x, const struct kern_seq *s, uint32_t pos, float *buf) {
-    return ref_load_row(x->r, latent_at(x, s, pos), x->r->m->kv_rank, buf);
+    const uint32_t rank = x->r->m->kv_rank, rope = x->r->m->rope_dim, cache = x->r->k->cfg.cache;
+    const char *at = latent_at(x, s, pos), *turned = at + host_rope_at(cache, rank);
+    const float *c = ref_load_row(x->r, at, rank, buf);
+    for (uint32_t i = 0; i < rope && cache != KERN_CACHE_F32; i++) {
+        uint16_t half;
+        memcpy(&half, turned + 2ull * i, 2);
+        buf[rank + i] = host_f32(half);
+    }
+    return c;
 }
 
 /* ---- the positions a row attends to, in ascending order ---- */
@@ -75,7 +93,10 @@ struct walk {
 
 static struct walk walk_of(const struct ref_ctx *x, uint32_t row, uint32_t pos) {
     const struct kern_model_desc *m = x->r->m;
-    if (m->layer[x->layer].index == KERN_INDEX_NONE || x->l->sel_n[row] == REF_ALL)
+    uint32_t index = m->layer[x->layer].index;
+    if (index == KERN_INDEX_SHARED && FAULT(shared_sees_all))
+        index = KERN_INDEX_NONE;
+    if (index == KERN_INDEX_NONE || x->l->sel_n[row] == REF_ALL)
         return (struct walk){.kpool = 1, .end = pos + 1, .n = pos + 1};
     struct walk w = {.pools = x->l->sel + row * (uint64_t)(m->index_topk / m->index_kpool),
                      .n_pools = x->l->sel_n[row],
@@ -125,16 +146,19 @@ static const float *value_row(struct ref_ctx *x, uint32_t head, uint32_t d) {
 static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struct walk *w, uint32_t head,
                         const float *q, float *out) {
     const struct kern_model_desc *m = x->r->m;
-    const uint32_t rank = m->kv_rank;
+    const uint32_t rank = m->kv_rank, width = rank + m->rope_dim;
     float *qa = x->r->tmp[2], *mean = x->r->tmp[3], *buf = x->r->tmp[0];
     double *score = x->r->scores, *acc = x->r->acc, top = -INFINITY, sum = 0;
+    const double scale = sqrt((double)m->nope_dim + m->rope_dim);
     absorb_query(x, head, q, acc);
     for (uint32_t c = 0; c < rank; c++) {
         qa[c] = (float)acc[c];
         acc[c] = 0;
     }
+    for (uint32_t i = 0; i < m->rope_dim; i++)
+        qa[rank + i] = q[m->nope_dim + i];
     for (uint32_t i = 0; i < w->n; i++) {
-        score[i] = ref_dot(load_latent(x, s, walk_pos(w, i), buf), qa, rank) / sqrt((double)m->nope_dim);
+        score[i] = ref_dot(load_latent(x, s, walk_pos(w, i), buf), qa, width) / scale;
         top = fmax(top, score[i]);
     }
     for (uint32_t i = 0; i < w->n; i++) {
@@ -158,18 +182,22 @@ static void attend(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {
     x->c->latent_rows += w.n;
     x->c->cache_bytes += w.n * x->r->latent_bytes;
     ref_linear(x, KERN_MLA_QB, 0, x->l->cq + row * (uint64_t)m->q_rank, q);
-    for (uint32_t h = 0; h < m->mla_heads; h++)
-        attend_head(x, s, &w, h, q + h * m->nope_dim, out + h * m->v_dim);
+    for (uint32_t h = 0; h < m->mla_heads; h++) {
+        float *own = q + h * (m->nope_dim + m->rope_dim);
+        ref_rope(m, own + m->nope_dim, pos);
+        attend_head(x, s, &w, h, own, out + h * m->v_dim);
+    }
     x->c->flops += 2ull * m->mla_heads * (m->nope_dim + m->v_dim) * m->kv_rank;
     ref_linear(x, KERN_MLA_O, 0, out, x->l->y + (uint64_t)row * m->hidden);
 }
 
-void ref_mla(struct ref_ctx *x) {
+int ref_mla(struct ref_ctx *x) {
     const struct kern_model_desc *m = x->r->m;
     const float *kv_norm = ref_vector(x->r, KERN_MLA_KVA_NORM, x->layer);
     const float *q_norm = ref_vector(x->r, KERN_MLA_QA_NORM, x->layer);
     bool used = false;
-    for (uint32_t i = 0; i < x->p->n_seqs; i++) {
+    int r = 0;
+    for (uint32_t i = 0; !r && i < x->p->n_seqs; i++) {
         const struct kern_seq *s = &plan_seqs(x->p)[i];
         const uint32_t n = ref_seq_rows(x, s);
         for (uint32_t j = 0; j < n; j++) {
@@ -178,12 +206,14 @@ void ref_mla(struct ref_ctx *x) {
             ref_linear(x, KERN_MLA_QA, 0, u, cq);
             ref_rmsnorm(cq, q_norm, m->q_rank, m->rms_eps, cq);
             ref_linear(x, KERN_MLA_KVA, 0, u, c);
-            ref_rmsnorm(c, kv_norm, m->kv_rank, m->rms_eps, c);
+            /* the rotary numbers behind the latent have no norm */
+            ref_rmsnorm(c, kv_norm, m->kv_rank + (FAULT(norm_over_rope) ? m->rope_dim : 0), m->rms_eps, c);
+            ref_rope(m, c + m->kv_rank, s->pos0 + j);
             store_latent(x, s, s->pos0 + j, c);
         }
         if (m->layer[x->layer].index == KERN_INDEX_FULL)
-            ref_index(x, s);
-        for (uint32_t j = 0; j < n; j++)
+            r = ref_index(x, s);
+        for (uint32_t j = 0; !r && j < n; j++)
             attend(x, s, j);
         used |= n > 0;
     }
@@ -191,4 +221,5 @@ void ref_mla(struct ref_ctx *x) {
         ref_count(x, part, x->layer);
     for (uint32_t part = KERN_MLA_KB; part <= KERN_MLA_VB && used; part++)
         ref_count(x, part, x->layer);
+    return r;
 }

@@ -8,7 +8,7 @@
 /* h = silu(min(gate, limit)) * clamp(up, +-limit); the gate is clamped above only */
 static void swiglu(const struct kern_model_desc *m, const float *gate, const float *up, uint64_t n,
                    float *h) {
-    const double limit = (double)m->swiglu_limit;
+    const double limit = m->swiglu_limit == 0 && FAULT(clamp_without_limit) ? 0.5 : (double)m->swiglu_limit;
     for (uint64_t i = 0; i < n; i++) {
         double g = (double)gate[i], u = (double)up[i];
         if (limit > 0) {

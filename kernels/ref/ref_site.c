@@ -14,36 +14,77 @@ static bool first_use(const struct kern_row *rows, uint32_t i) {
     return true;
 }
 
-static int embedding_of(struct ref_ctx *x, const struct kern_row *row, uint32_t token, float *out) {
-    const struct kern_model_desc *m = x->r->m;
+/* The id of a row's embedding. */
+static int token_of(struct ref_ctx *x, const struct kern_row *row, uint32_t token, uint32_t *ret) {
     uint32_t id = host_token(x->r->k, &plan_seqs(x->p)[row->seq], token);
-    if (id >= m->vocab_rows) {
+    if (id >= x->r->k->whole.vocab_rows) {
         kern_error(x->r->k, "position %u wants the slot's last token, but nothing could be drawn", row->pos);
         return -ENODATA;
     }
-    memcpy(out, ref_row(x->r, KERN_EMBED, 0, 0, id), m->hidden * sizeof(float));
+    *ret = id;
     return 0;
+}
+
+/* Embeddings of the plan's rows, or of their next tokens, gathered: each rank sends those it has, at their rows. */
+static int exchange_embeddings(struct ref_ctx *x, bool next, const void *ret_part[COMM_MAX_RANKS]) {
+    struct kern *k = x->r->k;
+    const uint64_t e = x->r->m->hidden;
+    float *own = kern_part_slot_of(k);
+    uint32_t id;
+    for (uint32_t i = 0; i < x->n_rows; i++) {
+        const struct kern_row *row = &plan_rows(x->p)[i];
+        if (next ? !x->l->draft[i] : row->embed != KERN_NONE)
+            continue;
+        int r = token_of(x, row, next ? row->next : row->token, &id);
+        if (r)
+            return r;
+        if (kern_vocab_owner(k, id) == k->cfg.rank)
+            memcpy(own + i * e, ref_row(x->r, KERN_EMBED, 0, 0, id - kern_vocab_at(k, k->cfg.rank)), e * sizeof(float));
+    }
+    return kern_exchange(k, x->p->lane, x->stage, x->n_rows * e * sizeof(float), ret_part);
+}
+
+/* Embedding of row i; part: what the ranks sent, where there is more than one. */
+static int embedding_of(struct ref_ctx *x, uint32_t i, uint32_t token, const void *const part[], float *out) {
+    struct kern *k = x->r->k;
+    const uint64_t e = x->r->m->hidden;
+    uint32_t id;
+    int r = token_of(x, &plan_rows(x->p)[i], token, &id);
+    if (r)
+        return r;
+    if (kern_is_cut(k))
+        memcpy(out, (const float *)part[FAULT(ranks_embed_of_first) ? 0 : kern_vocab_owner(k, id)] + i * e,
+               e * sizeof(float));
+    else
+        memcpy(out, ref_row(x->r, KERN_EMBED, 0, 0, id), e * sizeof(float));
+    return 0;
+}
+
+/* Is it this rank that reads the row? */
+static bool reads_row(const struct ref_ctx *x, uint32_t i, uint32_t token) {
+    struct kern *k = x->r->k;
+    return kern_vocab_owner(k, host_token(k, &plan_seqs(x->p)[plan_rows(x->p)[i].seq], token)) == k->cfg.rank;
 }
 
 int ref_embed(struct ref_ctx *x) {
     const struct kern_model_desc *m = x->r->m;
     const uint64_t e = m->hidden;
-    for (uint32_t i = 0; i < x->n_rows; i++) {
+    const void *part[COMM_MAX_RANKS] = {NULL};
+    int r = kern_is_cut(x->r->k) ? exchange_embeddings(x, false, part) : 0;
+    for (uint32_t i = 0; !r && i < x->n_rows; i++) {
         const struct kern_row *row = &plan_rows(x->p)[i];
         float *s = x->l->streams + i * m->hc_mult * e;
         if (row->embed != KERN_NONE) {
             memcpy(s, plan_embeds(x->p) + row->embed * e, e * sizeof(float));
         } else {
-            int r = embedding_of(x, row, row->token, s);
-            if (r)
-                return r;
-            if (first_use(plan_rows(x->p), i))
+            r = embedding_of(x, i, row->token, part, s);
+            if (!r && first_use(plan_rows(x->p), i) && reads_row(x, i, row->token))
                 ref_count_row(x, KERN_EMBED);
         }
         for (uint32_t h = 1; h < m->hc_mult; h++)
             memcpy(s + h * e, s, e * sizeof(float));
     }
-    return 0;
+    return r;
 }
 
 static void sinkhorn(double *c, uint32_t n, uint32_t passes, double eps) {
@@ -146,9 +187,30 @@ static void mhc_out(struct ref_ctx *x, uint32_t row) {
     }
 }
 
-void ref_site_out(struct ref_ctx *x, uint32_t site) {
+/* y becomes the sum of all ranks' y, in rank order. */
+static int sum_ranks(struct ref_ctx *x) {
+    struct kern *k = x->r->k;
+    const uint64_t n = x->n_rows * (uint64_t)x->r->m->hidden;
+    const void *part[COMM_MAX_RANKS];
+    if (!kern_is_cut(k))
+        return 0;
+    memcpy(kern_part_slot_of(k), x->l->y, n * sizeof(float));
+    int r = kern_exchange(k, x->p->lane, x->stage, n * sizeof(float), part);
+    for (uint64_t i = 0; !r && i < n; i++) {
+        double sum = 0;
+        for (uint32_t j = 0; j < k->cfg.n_ranks; j++)
+            sum += (double)((const float *)part[j])[i];
+        x->l->y[i] = (float)sum;
+    }
+    return r;
+}
+
+int ref_site_out(struct ref_ctx *x, uint32_t site) {
     const uint64_t e = x->r->m->hidden;
     (void)site; /* what the site's entry computed is still in post and comb */
+    int r = sum_ranks(x);
+    if (r)
+        return r;
     for (uint32_t i = 0; i < x->n_rows; i++) {
         if (!ref_active(x, i))
             continue;
@@ -158,8 +220,9 @@ void ref_site_out(struct ref_ctx *x, uint32_t site) {
         }
         float *s = plain_stream(x, i);
         for (uint64_t d = 0; d < e; d++)
-            s[d] += x->l->y[i * e + d];
+            s[d] = x->l->y[i * e + d] + (FAULT(residual_missing) ? 0.0f : s[d]);
     }
+    return 0;
 }
 
 void ref_final(struct ref_ctx *x) {
@@ -183,6 +246,10 @@ int ref_draft_in(struct ref_ctx *x) {
     const struct kern_model_desc *m = x->r->m;
     const uint64_t e = m->hidden;
     float *both = x->r->tmp[0]; /* the next token's embedding, then the trunk's hidden */
+    const void *part[COMM_MAX_RANKS] = {NULL};
+    int r = kern_is_cut(x->r->k) ? exchange_embeddings(x, true, part) : 0;
+    if (r)
+        return r;
     if (x->l->n_draft) {
         ref_count(x, KERN_DRAFT_ENORM, x->layer);
         ref_count(x, KERN_DRAFT_HNORM, x->layer);
@@ -192,10 +259,11 @@ int ref_draft_in(struct ref_ctx *x) {
         const struct kern_row *row = &plan_rows(x->p)[i];
         if (!x->l->draft[i])
             continue;
-        int r = embedding_of(x, row, row->next, both);
+        r = embedding_of(x, i, row->next, part, both);
         if (r)
             return r;
-        ref_count_row(x, KERN_EMBED);
+        if (reads_row(x, i, row->next))
+            ref_count_row(x, KERN_EMBED);
         ref_rmsnorm(both, ref_vector(x->r, KERN_DRAFT_ENORM, x->layer), e, m->rms_eps, both);
         ref_rmsnorm(x->l->hidden + i * e, ref_vector(x->r, KERN_DRAFT_HNORM, x->layer), e, m->rms_eps,
                     both + e);
@@ -214,22 +282,49 @@ void ref_draft_out(struct ref_ctx *x) {
                         m->hidden, m->rms_eps, x->l->dhidden + (uint64_t)i * m->hidden);
 }
 
-void ref_head(struct ref_ctx *x, uint32_t source) {
-    const struct kern_model_desc *m = x->r->m;
+/* Logits of the plan's entries of a source: this rank's rows of the head, then all ranks'. */
+static int exchange_logits(struct ref_ctx *x, uint32_t source, const float *from) {
+    struct kern *k = x->r->k;
+    const uint64_t rows = x->r->m->vocab_rows, all = k->whole.vocab_rows;
+    const void *part[COMM_MAX_RANKS];
+    float *own = kern_part_slot_of(k);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->p->n_samples; i++)
+        if (plan_samples(x->p)[i].source == source)
+            ref_linear(x, KERN_HEAD, 0, from + (uint64_t)plan_samples(x->p)[i].row * x->r->m->hidden, own + n++ * rows);
+    int r = kern_exchange(k, x->p->lane, x->stage, n * rows * sizeof(float), part);
+    for (uint32_t i = 0, at = 0; !r && i < x->p->n_samples; i++) {
+        if (plan_samples(x->p)[i].source != source)
+            continue;
+        for (uint32_t rank = 0; rank < k->cfg.n_ranks; rank++) {
+            uint64_t first = kern_vocab_at(k, rank), width = kern_vocab_at(k, rank + 1) - first;
+            memcpy(x->l->logits + i * all + (FAULT(ranks_vocab_unmoved) ? 0 : first),
+                   (const float *)part[rank] + at * width, width * sizeof(float));
+        }
+        at++;
+    }
+    return r;
+}
+
+int ref_head(struct ref_ctx *x, uint32_t source) {
+    struct kern *k = x->r->k;
     const float *from = source == KERN_SOURCE_DRAFT ? x->l->dhidden : x->l->hidden;
     bool used = false;
-    for (uint32_t i = 0; i < x->p->n_samples; i++) {
+    x->layer = 0; /* the head is a global part */
+    int r = kern_is_cut(k) ? exchange_logits(x, source, from) : 0;
+    for (uint32_t i = 0; !r && i < x->p->n_samples; i++) {
         const struct kern_sample *s = &plan_samples(x->p)[i];
-        float *logits = x->l->logits + (uint64_t)i * m->vocab_rows;
-        struct kern_result *result = &x->r->k->results[x->p->lane][i];
+        float *logits = x->l->logits + (uint64_t)i * k->whole.vocab_rows;
+        struct kern_result *result = &k->results[x->p->lane][i];
         if (s->source != source)
             continue;
         used = true;
-        x->layer = 0; /* the head is a global part */
-        ref_linear(x, KERN_HEAD, 0, from + (uint64_t)s->row * m->hidden, logits);
-        host_sample(m, x->p, i, logits, x->r->sampling, result);
-        host_sample_keep(x->r->k, x->p, i, result);
+        if (!kern_is_cut(k))
+            ref_linear(x, KERN_HEAD, 0, from + (uint64_t)s->row * x->r->m->hidden, logits);
+        host_sample(&k->whole, x->p, i, logits, x->r->sampling, result);
+        host_sample_keep(k, x->p, i, result);
     }
     if (used)
         ref_count(x, KERN_HEAD, 0);
+    return r;
 }

@@ -57,7 +57,8 @@ static int read_text(const struct kern_config *cfg, struct script *s, char *err,
     return script_parse(cfg->script, cfg->model.vocab_tokens, s, err, err_len);
 }
 
-static int script_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N], char *err, size_t err_len) {
+static int script_query(const struct kern_config *cfg, uint32_t vocab_rows, uint64_t bytes[KERN_MEM_N], char *err,
+                        size_t err_len) {
     struct script s = { .blocks = NULL };
     int r = read_text(cfg, &s, err, err_len);
 
@@ -65,8 +66,7 @@ static int script_query(const struct kern_config *cfg, uint64_t bytes[KERN_MEM_N
         return r;
     bytes[KERN_MEM_CTL] = up64(kern_ctl_bytes(cfg)) + object_bytes(&s);
     bytes[KERN_MEM_SLOTS] = cfg->n_slots * (uint64_t)sizeof(struct slot);
-    bytes[KERN_MEM_WORK] = up64(cfg->model.vocab_rows * (uint64_t)sizeof(float)) +
-                           host_sample_scratch(cfg->model.vocab_rows);
+    bytes[KERN_MEM_WORK] = up64(vocab_rows * (uint64_t)sizeof(float)) + host_sample_scratch(vocab_rows);
     return 0;
 }
 

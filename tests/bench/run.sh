@@ -5,7 +5,8 @@
 set -u
 usage() {
     cat <<'EOF'
-usage: tests/bench/run.sh BUILD_DIR model|ipc|sched   (make bench, make bench-ipc, make bench-sched)
+usage: tests/bench/run.sh BUILD_DIR model|ipc|sched|formats
+       (make bench, make bench-ipc, make bench-sched, make bench-formats)
 
 Measures the set's programs in BUILD_DIR/bench one after another and prints their notes (# ...) and verdicts as they
 come. Nothing else should run meanwhile; the programs go before others of this machine where that is allowed.
@@ -23,6 +24,7 @@ O=$1
 case $2 in
     model) set="decode prefill ttft publish" ;;
     sched) set=$(cd "$(dirname "$0")" && for p in sched_*.c; do echo "${p%.c}"; done) ;;
+    formats) set="formats_load formats_gemv" ;;
     ipc) set="ipc_ring ipc_handover ipc_bells ipc_idle ipc_sse ipc_wake" ;;
     *) usage >&2; exit 2 ;;
 esac

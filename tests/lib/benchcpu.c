@@ -124,15 +124,23 @@ double bench_read(const void *buffer, uint64_t bytes, uint32_t passes) {
     return together(read_share, &j) / passes;
 }
 
+static uint64_t map_bytes(uint64_t bytes) {
+    return (bytes + (2u << 20)) & ~((2ull << 20) - 1);
+}
+
 void *bench_map(uint64_t bytes) {
-    uint64_t big = (bytes + (2u << 20)) & ~((2ull << 20) - 1);
-    void *p = mmap(NULL, big, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, map_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (p == MAP_FAILED)
         return NULL;
-    (void)madvise(p, big, MADV_HUGEPAGE);
+    (void)madvise(p, map_bytes(bytes), MADV_HUGEPAGE);
     memset(p, 1, bytes);
     return p;
+}
+
+void bench_unmap(void *p, uint64_t bytes) {
+    if (p)
+        munmap(p, map_bytes(bytes));
 }
 
 /* ---- fused multiply-adds ---- */

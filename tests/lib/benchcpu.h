@@ -20,6 +20,7 @@ double bench_fma(double seconds);
 const char *bench_fma_name(void);
 /* Memory from the system, zeroed, large pages when they can be had. NULL when there is none. */
 void *bench_map(uint64_t bytes);
+void bench_unmap(void *p, uint64_t bytes); /* NULL ok */
 
 enum { BENCH_MAX_STREAMS = 16 };
 

@@ -25,9 +25,14 @@ void __wrap__ck_assert_failed(const char *file, int line, const char *expr, cons
 
 static int forks;      /* between the program's start and this process */
 static int test_forks; /* as many has the process of a test */
+static bool no_runner;
 
 static bool in_child(void) {
-    return forks > test_forks;
+    return forks > test_forks || no_runner;
+}
+
+void childcheck_no_runner(void) {
+    no_runner = true;
 }
 
 /* A message written at the limit would be cut in the middle, and Check ends the program over it. */
@@ -83,6 +88,6 @@ void __wrap__ck_assert_failed(const char *file, int line, const char *expr, cons
         limit_files_no_more();
         __real__ck_assert_failed(file, line, expr, "%s", text);
     }
-    dprintf(STDERR_FILENO, "%s:%d: in a forked child: %s\n", file, line, text);
+    dprintf(STDERR_FILENO, "%s:%d: %s: %s\n", file, line, no_runner ? "failed" : "in a forked child", text);
     _exit(CHILD_FAILED);
 }

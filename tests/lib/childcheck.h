@@ -13,4 +13,7 @@
 
 enum { CHILD_FAILED = 97 };
 
+/* For a program without a runner (a bench): from now on it is as a forked child. */
+void childcheck_no_runner(void);
+
 #endif

@@ -84,6 +84,12 @@ void ckpt_gguf_uints(struct ckpt_gguf *g, const char *name, const uint32_t *v, u
     put64(&g->kv, n);
     ckpt_buf_put(&g->kv, v, 4 * n);
 }
+void ckpt_gguf_i32s(struct ckpt_gguf *g, const char *name, const int32_t *v, uint64_t n) {
+    key(g, name, 9);
+    put32(&g->kv, 5);
+    put64(&g->kv, n);
+    ckpt_buf_put(&g->kv, v, 4 * n);
+}
 void ckpt_gguf_reals(struct ckpt_gguf *g, const char *name, const float *v, uint64_t n) {
     key(g, name, 9);
     put32(&g->kv, 6);

@@ -39,6 +39,7 @@ void ckpt_gguf_real(struct ckpt_gguf *g, const char *key, float v);
 void ckpt_gguf_bool(struct ckpt_gguf *g, const char *key, int v);
 void ckpt_gguf_text(struct ckpt_gguf *g, const char *key, const char *v);
 void ckpt_gguf_uints(struct ckpt_gguf *g, const char *key, const uint32_t *v, uint64_t n);
+void ckpt_gguf_i32s(struct ckpt_gguf *g, const char *key, const int32_t *v, uint64_t n);
 void ckpt_gguf_reals(struct ckpt_gguf *g, const char *key, const float *v, uint64_t n);
 void ckpt_gguf_texts(struct ckpt_gguf *g, const char *key, const char *const *v, uint64_t n);
 /* ne: the fastest first, as in the file. bytes are copied, zeros when NULL. */
@@ -55,5 +56,19 @@ void ckpt_gguf_write(const struct ckpt_gguf *g, const struct ckpt *c, const char
 void ckpt_gguf_model(struct ckpt_gguf *g, struct ckpt_set *s, json_t *config);
 /* The tokenizer of tokenizer.json as metadata. */
 void ckpt_gguf_tokenizer(struct ckpt_gguf *g, json_t *tokenizer, json_t *config);
+
+/* ckptblocks.c: block types by code of the tests' own. */
+struct ckpt_block {
+    const char *name;
+    uint32_t type, numbers, bytes;
+};
+extern const struct ckpt_block CKPT_BLOCKS[];
+extern const size_t CKPT_N_BLOCKS;
+void ckpt_block_write(const struct ckpt_block *b, const float *x, unsigned char *p);
+void ckpt_block_read(const struct ckpt_block *b, const unsigned char *p, float *ret);
+/* BF16 matrices of g whose names contain `part`, but none of hyper-connections, become blocks; the same ones of
+ * `plain`, a copy of g, the F32 that those blocks mean. Returns how many. */
+size_t ckpt_gguf_spell(struct ckpt_gguf *g, struct ckpt_gguf *plain, const char *part,
+                       const struct ckpt_block *b);
 
 #endif

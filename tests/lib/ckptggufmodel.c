@@ -246,7 +246,7 @@ void ckpt_gguf_tokenizer(struct ckpt_gguf *g, json_t *tokenizer, json_t *config)
            *eos = ckpt_get(config, "text_config.eos_token_id");
     uint32_t n = num(config, "vocab_size");
     const char **text = calloc(n, sizeof *text);
-    uint32_t *type = calloc(n, sizeof *type);
+    int32_t *type = calloc(n, sizeof *type);
     char **joined = calloc(json_array_size(merges), sizeof *joined);
     const char *key;
     size_t i;
@@ -273,7 +273,7 @@ void ckpt_gguf_tokenizer(struct ckpt_gguf *g, json_t *tokenizer, json_t *config)
     ckpt_gguf_text(g, "tokenizer.ggml.model", "gpt2");
     ckpt_gguf_text(g, "tokenizer.ggml.pre", "glm4");
     ckpt_gguf_texts(g, "tokenizer.ggml.tokens", text, n);
-    ckpt_gguf_uints(g, "tokenizer.ggml.token_type", type, n);
+    ckpt_gguf_i32s(g, "tokenizer.ggml.token_type", type, n);
     ckpt_gguf_texts(g, "tokenizer.ggml.merges", (const char *const *)joined, json_array_size(merges));
     ckpt_gguf_uint(g, "tokenizer.ggml.eos_token_id", (uint32_t)json_integer_value(json_array_get(eos, 0)));
     ckpt_gguf_uint(g, "tokenizer.ggml.eot_token_id", (uint32_t)json_integer_value(json_array_get(eos, 1)));

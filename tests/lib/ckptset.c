@@ -115,12 +115,16 @@ static void load_file(struct ckpt_set *s, const struct ckpt *c, const char *file
 }
 
 void ckpt_set_load(struct ckpt_set *s, const char *model) {
+    ckpt_set_load_dir(s, ckpt_model(model));
+}
+
+void ckpt_set_load_dir(struct ckpt_set *s, const char *dir) {
     struct ckpt c;
     json_t *index, *map, *seen = json_object(), *v;
     const char *name;
 
     memset(s, 0, sizeof *s);
-    snprintf(c.dir, sizeof c.dir, "%s", ckpt_model(model));
+    ck_assert_int_lt(snprintf(c.dir, sizeof c.dir, "%s", dir), (int)sizeof c.dir);
     index = ckpt_json(&c, "model.safetensors.index.json");
     map = json_object_get(index, "weight_map");
     json_object_foreach(map, name, v) {
@@ -133,7 +137,7 @@ void ckpt_set_load(struct ckpt_set *s, const char *model) {
     json_decref(index);
 }
 
-void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
+void ckpt_set_save(const struct ckpt_set *s, const char *path) {
     json_t *h = json_object();
     size_t at = 0, len;
     char *text;
@@ -151,6 +155,19 @@ void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
     }
     text = json_dumps(h, JSON_COMPACT);
     len = strlen(text);
+    f = fopen(path, "wx");
+    ck_assert_ptr_nonnull(f);
+    for (int i = 0; i < 8; i++)
+        fputc((int)((uint64_t)len >> (8 * i) & 255), f);
+    fwrite(text, 1, len, f);
+    for (size_t i = 0; i < s->n; i++)
+        fwrite(s->t[i].bytes, 1, s->t[i].n, f);
+    ck_assert_int_eq(fclose(f), 0);
+    free(text);
+    json_decref(h);
+}
+
+void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
     for (int i = 1; i < 8; i++) {
         char shard[64];
 
@@ -161,14 +178,5 @@ void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c) {
     }
     unlink(ckpt_path(c, "model.safetensors.index.json"));
     unlink(ckpt_path(c, "model.safetensors"));
-    f = fopen(ckpt_path(c, "model.safetensors"), "wx");
-    ck_assert_ptr_nonnull(f);
-    for (int i = 0; i < 8; i++)
-        fputc((int)((uint64_t)len >> (8 * i) & 255), f);
-    fwrite(text, 1, len, f);
-    for (size_t i = 0; i < s->n; i++)
-        fwrite(s->t[i].bytes, 1, s->t[i].n, f);
-    ck_assert_int_eq(fclose(f), 0);
-    free(text);
-    json_decref(h);
+    ckpt_set_save(s, ckpt_path(c, "model.safetensors"));
 }

@@ -24,6 +24,7 @@ struct ckpt_set {
 };
 
 void ckpt_set_load(struct ckpt_set *s, const char *model); /* every tensor of $GLMD_MODELS/NAME */
+void ckpt_set_load_dir(struct ckpt_set *s, const char *dir);
 void ckpt_set_done(struct ckpt_set *s);
 struct ckpt_tensor *ckpt_set_find(struct ckpt_set *s, const char *name); /* NULL: none */
 struct ckpt_tensor *ckpt_set_get(struct ckpt_set *s, const char *name);
@@ -34,6 +35,7 @@ struct ckpt_tensor *ckpt_set_put(struct ckpt_set *s, const char *name, const cha
 void ckpt_set_drop(struct ckpt_set *s, const char *name);
 /* As DIR/model.safetensors; index and shards of the directory are removed. */
 void ckpt_set_write(const struct ckpt_set *s, const struct ckpt *c);
+void ckpt_set_save(const struct ckpt_set *s, const char *path); /* as a new file */
 
 enum ckpt_spelling {
     CKPT_BF16,
@@ -65,7 +67,16 @@ int ckpt_spell(struct ckpt_set *s, const char *name, enum ckpt_spelling how);
  * Returns how many. */
 size_t ckpt_spell_all(struct ckpt_set *s, const char *part, enum ckpt_spelling how);
 
+/* ckptplain.c: every quantised matrix becomes F32, decoded by code of its own. Returns how many. */
+size_t ckpt_plain_all(struct ckpt_set *s);
+
 float ckpt_e4m3(unsigned char code);
 unsigned char ckpt_to_e4m3(float x);
+
+/* ckptnum.c: to the nearest, ties to even; a NaN becomes 0, what is too large for F16 the largest one. */
+uint16_t ckpt_to_bf16(double v);
+double ckpt_bf16(uint16_t b);
+uint16_t ckpt_to_f16(double v);
+double ckpt_f16(uint16_t b);
 
 #endif

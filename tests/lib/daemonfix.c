@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +32,11 @@ static void nap_ms(long ms) {
 }
 
 const char *daemonfix_models(void) {
+    static char path[PATH_MAX]; /* what realpath() may write */
     const char *dir = getenv("GLMD_MODELS");
 
-    return dir && *dir ? dir : "build/models";
+    dir = dir && *dir ? dir : "build/models";
+    return realpath(dir, path) ? path : dir;
 }
 
 int daemonfix_loops(void) {

@@ -57,7 +57,7 @@ void daemonfix_expect_resources(const struct daemonfix *f, int want);
 glmd_conn *daemonfix_connect(const struct daemonfix *f, const struct glmd_options *opt);
 /* Event loops to run a test with: 2 (0 epoll, 1 uring), or 1 under an emulator, which has no io_uring. */
 int daemonfix_loops(void);
-const char *daemonfix_models(void); /* directory with nano and twin-a */
+const char *daemonfix_models(void); /* directory with nano and twin-a, from the root */
 
 /* What came for one tag. */
 struct answer {

@@ -102,6 +102,21 @@ void km_config_small(struct kern_config *cfg) {
     km_layers(&cfg->model, "Kd Fm Sm Km Fd", "Fm");
 }
 
+void km_config_glm53(struct kern_config *cfg) {
+    km_config_small(cfg);
+    struct kern_model_desc *m = &cfg->model;
+    m->swiglu_limit = 0;
+    m->rope_dim = 10;
+    m->rope_theta = 300;
+    m->index_kpool = 1;
+    m->hc_mult = 1;
+    m->hc_iters = 0;
+    m->kda_heads = m->kda_dim = m->conv_width = 0;
+    km_layers(m, "Fd Fd Sm Fm Sm Sm", "Fm");
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->layer[i].resid = KERN_RESID_PLAIN;
+}
+
 /* ---- weights ---- */
 
 static float bf16(float v) {
@@ -364,6 +379,21 @@ static void capture(struct km_inst *i, uint32_t lane) {
         }
 }
 
+void km_start(struct km_inst *i) {
+    uint64_t bytes[KERN_MEM_N];
+    int r = kern_query(i->backend, &i->cfg, bytes);
+    ck_assert_msg(r == 0, "kern_query: %d %s", r, kern_open_error());
+    for (int c = 0; c < KERN_MEM_N; c++)
+        ck_assert_int_eq(kern_mem_alloc(i->backend, (enum kern_mem)c, bytes[c], &i->mem[c]), 0);
+    r = kern_open(i->backend, &i->cfg, i->mem, &i->k);
+    ck_assert_msg(r == 0, "kern_open: %d %s", r, kern_open_error());
+}
+
+void km_capture(struct km_inst *i) {
+    for (uint32_t lane = 0; lane < KERN_LANES; lane++)
+        capture(i, lane);
+}
+
 struct km_inst *km_open(const struct kernmodel *m, const char *backend, const struct kern_config *cfg) {
     struct km_inst *i = calloc(1, sizeof(*i));
     ck_assert_ptr_nonnull(i);
@@ -373,16 +403,9 @@ struct km_inst *km_open(const struct kernmodel *m, const char *backend, const st
     i->cfg.stores = m->cfg.stores;
     snprintf(i->backend, sizeof(i->backend), "%s", backend);
     i->pages_per_slot = i->cfg.n_pages / i->cfg.n_slots;
-    uint64_t bytes[KERN_MEM_N];
-    int r = kern_query(backend, &i->cfg, bytes);
-    ck_assert_msg(r == 0, "kern_query: %d %s", r, kern_open_error());
-    for (int c = 0; c < KERN_MEM_N; c++)
-        ck_assert_int_eq(kern_mem_alloc(backend, (enum kern_mem)c, bytes[c], &i->mem[c]), 0);
-    r = kern_open(backend, &i->cfg, i->mem, &i->k);
-    ck_assert_msg(r == 0, "kern_open: %d %s", r, kern_open_error());
+    km_start(i);
     pack_all(m, i->k, 977, NULL);
-    for (uint32_t lane = 0; lane < KERN_LANES; lane++)
-        capture(i, lane);
+    km_capture(i);
     return i;
 }
 

@@ -36,6 +36,10 @@ void km_layers(struct kern_model_desc *m, const char *trunk, const char *draft);
  * draft layer. Engine side: 2 slots' worth of everything for n_slots sequences of max_context tokens, F32
  * cache. */
 void km_config_small(struct kern_config *cfg);
+/* The same of GLM-5.3's kind: MLA with rotary positions everywhere, plain residuals, a per-token index that layers
+ * share, no clamp: "Fd Fd Sm Fm Sm Sm" and a draft layer with its own index. The base is small, so that every pair
+ * turns far in a few hundred tokens. */
+void km_config_glm53(struct kern_config *cfg);
 /* With cfg->stores, matrices that are not BF16 have random codes and scales, and weight is what they stand for. */
 struct kernmodel *km_new(const struct kern_config *cfg, uint64_t seed);
 void km_free(struct kernmodel *m);
@@ -45,7 +49,7 @@ const float *km_weight(const struct kernmodel *m, uint32_t part, uint32_t layer,
 /* ---- an open backend ---- */
 
 struct km_inst {
-    const struct kernmodel *model;
+    const struct kernmodel *model; /* NULL: the weights are a checkpoint's (ckptinst.h) */
     struct kern_config cfg;
     char backend[16];
     struct kern *k;
@@ -64,6 +68,9 @@ void km_pack_shuffled(const struct kernmodel *m, struct kern *k, uint64_t most, 
  * Packs in windows of odd length. */
 struct km_inst *km_open(const struct kernmodel *m, const char *backend, const struct kern_config *cfg);
 void km_close(struct km_inst *i);
+/* The two halves around packing: i->cfg, backend and pages_per_slot are set; memory and the object, then programs. */
+void km_start(struct km_inst *i);
+void km_capture(struct km_inst *i);
 
 /* ---- plans ---- */
 

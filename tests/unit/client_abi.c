@@ -2,6 +2,7 @@
 /* What other people build against: the header alone, the symbols of the library, the examples. */
 #include <elf.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,7 +187,7 @@ END_TEST
 
 /* The example is built as its own first lines say, against the shared library, and run. */
 START_TEST(example_poll) {
-    char dir[] = "/tmp/glmd-example-XXXXXX", exe[64], link[64], env_lib[96], env_sock[128], lib_path[4096];
+    char dir[] = "/tmp/glmd-example-XXXXXX", exe[64], link[64], env_lib[96], env_sock[128], lib_path[PATH_MAX];
     static struct runprog p;
     static const struct fake_script script = {.echo = true, .delay_us = 200, .progress_steps = 2};
     struct fakeserver s;

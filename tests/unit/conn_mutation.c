@@ -65,7 +65,7 @@ static void write_script(struct daemonfix *f) {
     size_t at;
     char dir[300];
 
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     at = (size_t)snprintf(script, sizeof script,
                           "model %s/nano\nstep-us 150\nloop\nrequest\ntokens 300 301\n", dir);
     for (uint32_t i = 0; i < STREAMS; i++) {

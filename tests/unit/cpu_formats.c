@@ -155,11 +155,65 @@ START_TEST(product_bits) {
 }
 END_TEST
 
+/* The transpose of each head's rows: two heads of 48 rows, of which 32 are kept, as kv_b's keys are. The shares cross
+ * from one head to the next. */
+enum { HEAD_ROWS = 48, KEPT = 32, KEY_COLS = 512 };
+
+static void keep_keys(struct product *p) {
+    const uint64_t panel = 16ull * p->m.row_bytes, scales = 16ull * p->m.scale_cols * p->m.scale_unit;
+    memmove(p->weights + 2 * panel, p->weights + 3 * panel, 2 * panel);
+    if (p->m.s.block_rows == 1)
+        memmove(p->weights + p->m.scale + 2 * scales, p->weights + p->m.scale + 3 * scales, 2 * scales);
+    p->m.transposed = 1;
+    p->m.rstride = HEAD_ROWS;
+    p->m.rblock = p->m.rblock_pad = p->m.k = KEPT;
+}
+
+START_TEST(transposed_bits) {
+    static const uint32_t counts[] = {1, 3, 9};
+    const struct kern_store s = _i < (int)ks_count ? ks_all[_i] : kern_store_plain(KERN_BF16);
+    enum { OUT = 2 * KEY_COLS, CUT = 20 };
+    struct km_rng rng = {3900 + (uint64_t)_i};
+    struct product p;
+    if (s.format == KERN_EXL3)
+        return;
+    make_product(&p, &s, 2 * HEAD_ROWS, KEY_COLS, 0, &rng);
+    keep_keys(&p);
+    float *x = aligned_alloc(64, 9 * KEPT * sizeof(float)), *out = aligned_alloc(64, 9 * OUT * sizeof(float));
+    float *room = aligned_alloc(64, CPU_PACKED_ROOM * sizeof(float));
+    ck_assert(x && out && room);
+    for (int i = 0; i < 9 * KEPT; i++)
+        x[i] = km_normal(&rng);
+    for (size_t i = 0; i < sizeof(isas) / sizeof(isas[0]); i++) {
+        const struct cpu_ops *ops = cpu_ops_find(isas[i]);
+        for (size_t c = 0; ops && c < 3; c++) {
+            uint32_t bad = 0;
+            ops->packed(&p.m, p.weights, 0, CUT, x, KEPT, NULL, counts[c], out, OUT, 1, room);
+            ops->packed(&p.m, p.weights, CUT, OUT / 16, x, KEPT, NULL, counts[c], out + CUT * 16, OUT, 1, room);
+            for (uint32_t n = 0; n < counts[c] * OUT; n++) {
+                const float *w = p.w + (uint64_t)(n % OUT / KEY_COLS) * HEAD_ROWS * KEY_COLS + n % KEY_COLS;
+                float a = 0;
+                for (uint32_t k = 0; k < KEPT; k++)
+                    a = fmaf(x[n / OUT * KEPT + k], w[(uint64_t)k * KEY_COLS], a);
+                bad += memcmp(&out[n], &a, sizeof(a)) != 0;
+            }
+            ck_assert_msg(!bad, "%s, %s, %u rows: %u outputs differ", name_of(&s), ops->isa, counts[c], bad);
+        }
+    }
+    free(room);
+    free(out);
+    free(x);
+    free(p.w);
+    free(p.weights);
+}
+END_TEST
+
 /* ---- models ------------------------------------------------------------------------------------------------- */
 
 /* Widths that every format can hold: 256 inputs for the K formats, 128 outputs for EXL3. */
 static void wide(struct kern_config *c) {
     km_config_small(c);
+    c->threads = 3; /* shares of panels that end inside a head */
     c->model.hidden = 256;
     c->model.dense_width = c->model.expert_width = 256;
     c->model.n_experts = 3;
@@ -259,8 +313,6 @@ START_TEST(each_format) {
     struct kern_config c;
     uint32_t used;
     wide(&c);
-    if (ks_all[_i].format == KERN_EXL3)
-        return;
     struct kern_store *stores = ks_stores(&c.model, &ks_all[_i], &used);
     ck_assert_uint_ge(used, 40);
     compare_model(&c, stores, name_of(&ks_all[_i]), 1100 + (uint64_t)_i);
@@ -301,8 +353,6 @@ START_TEST(mixtures) {
     ck_assert_ptr_nonnull(stores);
     for (uint32_t i = 0; i < ks_count; i++) {
         uint32_t used;
-        if (ks_all[i].format == KERN_EXL3)
-            continue;
         struct kern_store *all = ks_stores(m, &ks_all[i], &used);
         for (uint64_t t = 0; t < kern_part_count(m); t++)
             if (all[t].format && (!stores[t].format || (all[t].format != KERN_BF16 && !km_below(&rng, 1 + i / 2))))
@@ -415,6 +465,7 @@ int main(void) {
     TCase *t = tcase_create("formats");
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, product_bits, 0, (int)ks_count + 1);
+    tcase_add_loop_test(t, transposed_bits, 0, (int)ks_count + 1);
     tcase_add_loop_test(t, each_format, 0, (int)ks_count);
     tcase_add_loop_test(t, odd_shapes, 0, 6);
     tcase_add_loop_test(t, mixtures, 0, 2);

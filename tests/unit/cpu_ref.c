@@ -232,6 +232,54 @@ START_TEST(narrow_caches) {
 }
 END_TEST
 
+START_TEST(rotary_positions) {
+    struct kern_config cfg;
+    km_config_glm53(&cfg);
+    compare_model(&cfg, 50);
+    /* the last pair's lane beside paddings, and a latent whose paddings reach beyond its rotary numbers */
+    cfg.model.kv_rank = 33;
+    cfg.model.rope_dim = 2;
+    cfg.model.nope_dim = 17;
+    cfg.model.index_dim = 2;
+    compare_model(&cfg, 51);
+    km_config_glm53(&cfg);
+    km_layers(&cfg.model, "Kd Nms Fd", "Nms"); /* rotary numbers beside other kinds of layers */
+    cfg.model.hc_mult = 4;
+    cfg.model.hc_iters = 3;
+    cfg.model.kda_heads = 2;
+    cfg.model.kda_dim = 9;
+    cfg.model.conv_width = 3;
+    compare_model(&cfg, 52);
+}
+END_TEST
+
+/* The widths of GLM-5.3's heads, latents and keys. */
+START_TEST(rotary_positions_real_widths) {
+    struct kern_config cfg;
+    km_config_glm53(&cfg);
+    struct kern_model_desc *m = &cfg.model;
+    m->hidden = 96;
+    m->mla_heads = 9;
+    m->kv_rank = 512;
+    m->nope_dim = 192;
+    m->rope_dim = 64;
+    m->v_dim = 64;
+    m->index_heads = 9;
+    m->index_dim = 128;
+    m->rope_theta = 8e6f;
+    compare_model(&cfg, 53);
+}
+END_TEST
+
+START_TEST(rotary_narrow_caches) {
+    struct kern_config cfg;
+    km_config_glm53(&cfg);
+    cfg.cache = _i ? KERN_CACHE_FP8 : KERN_CACHE_BF16;
+    cfg.model.index_topk = 512; /* as above */
+    compare_model(&cfg, 54);
+}
+END_TEST
+
 /* A step in which every expert has a row reads everything but the embedding's other rows: what is counted is
  * what is packed, up to the gaps that keep areas aligned. */
 START_TEST(counted_bytes_are_packed_bytes) {
@@ -274,6 +322,9 @@ static Suite *suite(void) {
     tcase_add_test(tc, pool_widths_and_streams);
     tcase_add_test(tc, plain_residuals);
     tcase_add_loop_test(tc, narrow_caches, 0, 2);
+    tcase_add_test(tc, rotary_positions);
+    tcase_add_test(tc, rotary_positions_real_widths);
+    tcase_add_loop_test(tc, rotary_narrow_caches, 0, 2);
     tcase_add_test(tc, counted_bytes_are_packed_bytes);
     suite_add_tcase(s, tc);
     return s;

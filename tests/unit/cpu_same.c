@@ -11,12 +11,18 @@
 
 enum { MAX_TOKENS = 512 };
 
-/* Formats of the cache: every test runs with the first two at least. */
-static const uint32_t formats[] = {KERN_CACHE_F32, KERN_CACHE_FP8, KERN_CACHE_BF16};
+/* Formats of the cache, the last two with a model of GLM-5.3's kind. */
+static const uint32_t formats[] = {KERN_CACHE_F32, KERN_CACHE_FP8, KERN_CACHE_BF16, KERN_CACHE_F32, KERN_CACHE_FP8};
+enum { SHAPES = 5, ROTARY = 3 };
 
-static void small(struct kern_config *cfg, uint32_t cache) {
+static void small(struct kern_config *cfg, int shape) {
+    if (shape >= ROTARY) {
+        km_config_glm53(cfg);
+        cfg->cache = formats[shape];
+        return;
+    }
     km_config_small(cfg);
-    cfg->cache = cache;
+    cfg->cache = formats[shape];
     /* whole and odd vectors in one model; more than one block of rows, heads and experts */
     cfg->model.kda_dim = 48;
     cfg->model.hidden = 84;
@@ -127,7 +133,7 @@ START_TEST(threads_and_instruction_sets) {
     struct kern_config cfg;
     enum { N = 90 };
     uint32_t ids[N];
-    small(&cfg, formats[_i]);
+    small(&cfg, _i);
     struct kernmodel *m = km_new(&cfg, 5);
     random_ids(ids, N, &cfg, 6);
     struct record want;
@@ -164,7 +170,7 @@ START_TEST(prefill_cuts) {
     struct kern_config cfg;
     enum { N = 330 };
     uint32_t ids[N];
-    small(&cfg, formats[_i]);
+    small(&cfg, _i);
     struct kernmodel *m = km_new(&cfg, 7);
     random_ids(ids, N, &cfg, 8);
     struct km_inst *i = km_open(m, "cpu", &cfg);
@@ -193,7 +199,7 @@ START_TEST(batch_is_alone) {
     enum { N = 120, SEQS = 5 };
     uint32_t ids[SEQS][N], at[SEQS] = {0}, keep[SEQS] = {0};
     struct km_rng rng = {9};
-    small(&cfg, formats[_i]);
+    small(&cfg, _i);
     struct kernmodel *m = km_new(&cfg, 10);
     struct km_inst *i = km_open(m, "cpu", &cfg);
     struct record alone[SEQS], got[SEQS];
@@ -264,7 +270,7 @@ START_TEST(pending_windows) {
     struct kern_config cfg;
     enum { N = 150, WINDOWS = 130, SEQS = 2 };
     uint32_t ids[SEQS][N], at[SEQS] = {0}, keep[SEQS] = {0};
-    small(&cfg, formats[_i % 3]);
+    small(&cfg, _i % SHAPES);
     struct kernmodel *m = km_new(&cfg, 11);
     struct km_inst *i = km_open(m, "cpu", &cfg);
     struct record alone[SEQS], got[SEQS];
@@ -324,7 +330,7 @@ START_TEST(slots_and_pages_move) {
     struct kern_config cfg;
     enum { N = 100, HALF = 70 };
     uint32_t ids[N];
-    small(&cfg, formats[_i]);
+    small(&cfg, _i);
     struct kernmodel *m = km_new(&cfg, 13);
     random_ids(ids, N, &cfg, 14);
     struct km_inst *i = km_open(m, "cpu", &cfg);
@@ -370,7 +376,7 @@ START_TEST(lanes_interleave) {
     struct kern_config cfg;
     enum { N = 100, CHUNK = 64 };
     uint32_t a[N], b[N];
-    small(&cfg, formats[_i]);
+    small(&cfg, _i);
     struct kernmodel *m = km_new(&cfg, 15);
     random_ids(a, N, &cfg, 16);
     random_ids(b, N, &cfg, 17);
@@ -422,7 +428,7 @@ END_TEST
 START_TEST(last_token_stays) {
     struct kern_config cfg;
     enum { STEPS = 40 };
-    small(&cfg, formats[_i]);
+    small(&cfg, _i);
     struct kernmodel *m = km_new(&cfg, 18);
     struct km_inst *i = km_open(m, "cpu", &cfg);
     struct km_plan *p = km_plan_new(i);
@@ -455,13 +461,13 @@ int main(void) {
     Suite *s = suite_create("cpu_same");
     TCase *tc = tcase_create("same");
     tcase_set_timeout(tc, 240);
-    tcase_add_loop_test(tc, threads_and_instruction_sets, 0, 2);
-    tcase_add_loop_test(tc, prefill_cuts, 0, 2);
-    tcase_add_loop_test(tc, batch_is_alone, 0, 2);
-    tcase_add_loop_test(tc, pending_windows, 0, 4);
-    tcase_add_loop_test(tc, slots_and_pages_move, 0, 2);
-    tcase_add_loop_test(tc, lanes_interleave, 0, 2);
-    tcase_add_loop_test(tc, last_token_stays, 0, 2);
+    tcase_add_loop_test(tc, threads_and_instruction_sets, 0, SHAPES);
+    tcase_add_loop_test(tc, prefill_cuts, 0, SHAPES);
+    tcase_add_loop_test(tc, batch_is_alone, 0, SHAPES);
+    tcase_add_loop_test(tc, pending_windows, 0, SHAPES + 1);
+    tcase_add_loop_test(tc, slots_and_pages_move, 0, SHAPES);
+    tcase_add_loop_test(tc, lanes_interleave, 0, SHAPES);
+    tcase_add_loop_test(tc, last_token_stays, 0, SHAPES);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

@@ -258,7 +258,7 @@ START_TEST(ten_megabytes_are_counted) {
     glmd_conn *c;
 
     daemonfix_init(&f);
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     snprintf(script, sizeof script, "model %s/nano\nrequest\ntokens 5\n", dir);
     daemonfix_script(&f, script);
     daemonfix_start(&f, NULL);

@@ -258,7 +258,7 @@ START_TEST(loops_end) {
     char script[5000], dir[4096];
     glmd_req *r;
 
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\nrepeat\ntokens 300 301 302 303 304\n", dir);
     start("[Text]\nLoopGuard=on\n", script);
     finish(&a, ask(ask_text, 1000));
@@ -285,7 +285,7 @@ START_TEST(stops_are_not_found_in_marks) {
     char script[5000], dir[4096];
     glmd_req *r;
 
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\ntokens 300 4062 301 4064 302\n", dir);
     start(NULL, script);
     r = ask(ask_text, 9);

@@ -19,7 +19,7 @@ static void setup(void) {
     char dir[300], script[1000];
 
     daemonfix_init(&f);
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     snprintf(script, sizeof script,
              "model %s/nano\ncontext 2048\nloop\nrequest\ntokens 300 301 302\nrepeat\n", dir);
     daemonfix_script(&f, script);

@@ -510,7 +510,7 @@ START_TEST(log_holds_no_text_of_clients) {
 
     daemonfix_init(&f);
     backend(&f, _i);
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     snprintf(script, sizeof script, "model %s/nano\nloop\nrequest\ntokens 300 301 302 303 304 305\nrepeat\n",
              dir);
     daemonfix_script(&f, script);

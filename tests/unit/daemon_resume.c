@@ -61,7 +61,7 @@ static void text_script(const char *settings, int sentences) {
     struct xerr err;
     size_t n, at;
 
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     strcat(dir, "/nano");
     ck_assert_msg(tok_open(dir, &tok, &err) == 0, "%s", err.msg);
     ck_assert_int_eq(tok_scratch_new(0, &scratch), 0);

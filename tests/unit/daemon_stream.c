@@ -65,7 +65,7 @@ START_TEST(text_arrives) {
     size_t n, at;
 
     daemonfix_init(&f);
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     strcat(dir, "/nano");
     ck_assert_msg(tok_open(dir, &tok, &err) == 0, "%s", err.msg);
     ck_assert_int_eq(tok_scratch_new(0, &scratch), 0);
@@ -109,7 +109,7 @@ START_TEST(stop_string_cuts) {
     size_t n, at;
 
     daemonfix_init(&f);
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     strcat(dir, "/nano");
     ck_assert_msg(tok_open(dir, &tok, &err) == 0, "%s", err.msg);
     ck_assert_int_eq(tok_scratch_new(0, &scratch), 0);

@@ -57,7 +57,7 @@ static void script(struct daemonfix *f) {
     struct xerr err;
     size_t n;
 
-    ck_assert_ptr_nonnull(realpath(daemonfix_models(), dir));
+    snprintf(dir, sizeof dir, "%s", daemonfix_models());
     strcat(dir, "/nano");
     ck_assert_msg(tok_open(dir, &tok, &err) == 0, "%s", err.msg);
     ck_assert_int_eq(tok_scratch_new(0, &words), 0);

@@ -137,15 +137,15 @@ START_TEST(rows_on_every_instruction_set) {
 END_TEST
 
 START_TEST(bytes_of_a_row) {
-    ck_assert_uint_eq(host_latent_bytes(KERN_CACHE_FP8, 512), 528);
+    ck_assert_uint_eq(host_latent_bytes(KERN_CACHE_FP8, 512, 0), 528);
     ck_assert_uint_eq(host_key_bytes(KERN_CACHE_FP8, 128), 132);
-    ck_assert_uint_eq(host_latent_bytes(KERN_CACHE_BF16, 512), 1024);
+    ck_assert_uint_eq(host_latent_bytes(KERN_CACHE_BF16, 512, 0), 1024);
     ck_assert_uint_eq(host_key_bytes(KERN_CACHE_F32, 128), 512);
     /* eleven layers of the release: what a token of context costs */
-    ck_assert_uint_eq(11 * (host_latent_bytes(KERN_CACHE_FP8, 512) + host_key_bytes(KERN_CACHE_FP8, 128) / 4), 6171);
+    ck_assert_uint_eq(11 * (host_latent_bytes(KERN_CACHE_FP8, 512, 0) + host_key_bytes(KERN_CACHE_FP8, 128) / 4), 6171);
     for (uint32_t n = 1; n < 100; n++) {
-        ck_assert_uint_ge(host_latent_bytes(KERN_CACHE_FP8, n), host_fp8_at(n) + 4);
-        ck_assert_uint_eq(host_latent_bytes(KERN_CACHE_FP8, n) % 16, 0);
+        ck_assert_uint_ge(host_latent_bytes(KERN_CACHE_FP8, n, 0), host_fp8_at(n) + 4);
+        ck_assert_uint_eq(host_latent_bytes(KERN_CACHE_FP8, n, 0) % 16, 0);
         ck_assert_uint_eq(host_key_bytes(KERN_CACHE_FP8, n) % 4, 0);
     }
 }

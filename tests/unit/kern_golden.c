@@ -7,118 +7,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "directory.h"
-#include "kernmodel.h"
-#include "loader.h"
+#include "ckptinst.h"
+#include "safetensors.h"
 
 static const double TOLERANCE = 1e-5;
 
 struct golden {
-    struct km_inst inst; /* model is not set: weights come from a checkpoint */
+    struct km_inst *inst;
     struct st_file *file;
     struct km_plan *plan;
 };
-
-static int sink(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
-                const void *bytes, uint64_t n) {
-    return kern_pack(ctx, id, t, offset, bytes, n);
-}
 
 static void must(int r, const struct xerr *e) {
     ck_assert_msg(r == 0, "%d: %s", r, e->msg);
 }
 
-static void load_weights(struct golden *g, const struct model_index *index, const struct model_directory *d) {
-    struct xerr e = {0};
-    struct model_load l = {.staging_bytes = 1 << 20, .sink = sink, .sink_ctx = g->inst.k};
-    l.staging = aligned_alloc(64, l.staging_bytes);
-    ck_assert_ptr_nonnull(l.staging);
-    must(model_load(index, d, &l, &e), &e);
-    free(l.staging);
-    int r = kern_pack_done(g->inst.k);
-    ck_assert_msg(r == 0, "%s", kern_last_error(g->inst.k));
-}
-
 #define K(call) ck_assert_msg((call) == 0, "%s: %s", #call, kern_last_error(k))
-
-static void capture(struct km_inst *i) {
-    struct kern *k = i->k;
-    const struct kern_model_desc *m = &i->cfg.model;
-    for (uint32_t lane = 0; lane < KERN_LANES; lane++) {
-        for (uint32_t l = 0; l < m->n_layers; l++)
-            for (int s = 0; s < 2; s++) {
-                K(kern_capture_begin(k, lane));
-                if (!l && !s)
-                    K(kern_embed(k));
-                K(kern_site_in(k, l, (enum kern_site)s));
-                K(s ? kern_mlp(k, l) : kern_mix(k, l));
-                K(kern_site_out(k, l, (enum kern_site)s));
-                if (l == m->n_layers - 1 && s)
-                    K(kern_final(k));
-                K(kern_capture_end(k, &i->half[lane][l][s]));
-            }
-        K(kern_capture_begin(k, lane));
-        K(kern_head(k, KERN_SOURCE_TRUNK));
-        K(kern_capture_end(k, &i->head[lane]));
-        K(kern_capture_begin(k, lane));
-        K(kern_draft_in(k, m->n_layers));
-        for (int s = 0; s < 2; s++) {
-            K(kern_site_in(k, m->n_layers, (enum kern_site)s));
-            K(s ? kern_mlp(k, m->n_layers) : kern_mix(k, m->n_layers));
-            K(kern_site_out(k, m->n_layers, (enum kern_site)s));
-        }
-        K(kern_draft_out(k, m->n_layers));
-        K(kern_head(k, KERN_SOURCE_DRAFT));
-        K(kern_capture_end(k, &i->draft[lane]));
-    }
-}
 
 static void open_golden(struct golden *g, const char *backend, const char *model) {
     const char *root = getenv("GLMD_MODELS");
     char dir[512], path[512];
     struct xerr e = {0};
-    struct model_config cfg;
-    struct model_index *index;
-    struct model_directory d;
+    const struct kern_config c = {.n_ranks = 1,
+                                  .threads = 2,
+                                  .cache = KERN_CACHE_F32,
+                                  .n_pages = 4,
+                                  .n_slots = 2,
+                                  .max_seqs = 2,
+                                  .max_rows = {4, 256},
+                                  .max_samples = 512,
+                                  .max_context = 512,
+                                  .max_plan_bytes = 1 << 20};
     memset(g, 0, sizeof(*g));
     snprintf(dir, sizeof(dir), "%s/%s", root ? root : "build/models", model);
     snprintf(path, sizeof(path), "tests/golden/golden-%s.safetensors", model);
-    must(model_config_read(dir, &cfg, &e), &e);
-    must(model_index_open(&index, dir, NULL, &e), &e);
-    must(model_directory_build(&d, &cfg, index, &e), &e);
     must(st_open(&g->file, path, NULL, &e), &e);
-    struct kern_config *c = &g->inst.cfg;
-    *c = (struct kern_config){.n_ranks = 1,
-                              .threads = 2,
-                              .cache = KERN_CACHE_F32,
-                              .n_pages = 4,
-                              .n_slots = 2,
-                              .max_seqs = 2,
-                              .max_rows = {4, 256},
-                              .max_samples = 512,
-                              .max_context = 512,
-                              .max_plan_bytes = 1 << 20};
-    must(model_config_describe(&cfg, cfg.vocab_size, true, &c->model, &e), &e);
-    snprintf(g->inst.backend, sizeof(g->inst.backend), "%s", backend);
-    g->inst.pages_per_slot = 2;
-    uint64_t bytes[KERN_MEM_N];
-    ck_assert_msg(kern_query(backend, c, bytes) == 0, "%s", kern_open_error());
-    for (int i = 0; i < KERN_MEM_N; i++)
-        ck_assert_int_eq(kern_mem_alloc(backend, (enum kern_mem)i, bytes[i], &g->inst.mem[i]), 0);
-    ck_assert_msg(kern_open(backend, c, g->inst.mem, &g->inst.k) == 0, "%s", kern_open_error());
-    load_weights(g, index, &d);
-    model_directory_done(&d);
-    model_index_close(index);
-    capture(&g->inst);
-    g->plan = km_plan_new(&g->inst);
+    g->inst = ckptinst_open(dir, backend, &c);
+    g->plan = km_plan_new(g->inst);
 }
 
 static void close_golden(struct golden *g) {
     km_plan_free(g->plan);
     st_close(g->file);
-    kern_close(g->inst.k);
-    for (int i = 0; i < KERN_MEM_N; i++)
-        kern_mem_free(g->inst.backend, (enum kern_mem)i, &g->inst.mem[i]);
+    km_close(g->inst);
 }
 
 /* Whole tensor, NULL when the file has none of that name. */
@@ -156,7 +87,7 @@ static void close_to(const char *what, const float *got, const float *want, uint
 
 static void check_hidden(struct golden *g, const char *name, uint32_t lane, uint32_t layer, uint32_t pos0,
                          uint32_t n) {
-    const struct kern_model_desc *m = &g->inst.cfg.model;
+    const struct kern_model_desc *m = &g->inst->cfg.model;
     uint64_t have = 0, width = (uint64_t)m->hc_mult * m->hidden;
     char key[32];
     bool last = layer == m->n_layers;
@@ -168,7 +99,7 @@ static void check_hidden(struct golden *g, const char *name, uint32_t lane, uint
     ck_assert_uint_ge(have, (pos0 + n) * width);
     float *got = malloc(n * width * sizeof(float));
     ck_assert_ptr_nonnull(got);
-    km_peek(&g->inst, lane, last ? KERN_PEEK_HIDDEN : KERN_PEEK_STREAMS, 0, n, got);
+    km_peek(g->inst, lane, last ? KERN_PEEK_HIDDEN : KERN_PEEK_STREAMS, 0, n, got);
     close_to(key, got, want + pos0 * width, n * width);
     free(got);
     free(want);
@@ -182,7 +113,7 @@ struct expected {
 
 static void run_rows(struct golden *g, const char *name, const struct expected *x, uint32_t lane,
                      uint32_t pos0, uint32_t n) {
-    const struct kern_model_desc *m = &g->inst.cfg.model;
+    const struct kern_model_desc *m = &g->inst->cfg.model;
     uint32_t tokens[512], next[512];
     for (uint32_t i = 0; i < n; i++) {
         tokens[i] = (uint32_t)x->ids[pos0 + i];
@@ -199,17 +130,20 @@ static void run_rows(struct golden *g, const char *name, const struct expected *
     for (uint32_t i = 0; x->mtp_top1 && i < n && next[i] != KERN_NONE; i++)
         km_plan_sample(g->plan, i, KERN_SAMPLE_SCORE, KERN_SOURCE_DRAFT);
     struct kern_plan *p = km_plan_build(g->plan);
-    struct kern *k = g->inst.k;
+    struct kern *k = g->inst->k;
     K(kern_plan_load(k, p, p->bytes));
+    km_launch_wait(g->inst, lane, g->inst->embed[lane]);
     for (uint32_t l = 0; l < m->n_layers; l++)
         for (int s = 0; s < 2; s++) {
-            km_launch_wait(&g->inst, lane, g->inst.half[lane][l][s]);
+            km_launch_wait(g->inst, lane, g->inst->half[lane][l][s]);
+            if (s && l + 1 == m->n_layers)
+                km_launch_wait(g->inst, lane, g->inst->final[lane]);
             if (s)
                 check_hidden(g, name, lane, l + 1, pos0, n);
         }
-    km_launch_wait(&g->inst, lane, g->inst.head[lane]);
-    km_launch_wait(&g->inst, lane, g->inst.draft[lane]);
-    const struct kern_result *r = km_results(&g->inst, lane);
+    km_launch_wait(g->inst, lane, g->inst->head[lane]);
+    km_launch_wait(g->inst, lane, g->inst->draft[lane]);
+    const struct kern_result *r = km_results(g->inst, lane);
     for (uint32_t i = 0; i < p->n_samples; i++) {
         bool draft = i >= n;
         uint32_t pos = pos0 + (draft ? i - n : i);
@@ -226,7 +160,7 @@ static void run_rows(struct golden *g, const char *name, const struct expected *
             continue;
         float *got = malloc(m->vocab_rows * sizeof(float));
         ck_assert_ptr_nonnull(got);
-        km_peek(&g->inst, lane, KERN_PEEK_LOGITS, i, 1, got);
+        km_peek(g->inst, lane, KERN_PEEK_LOGITS, i, 1, got);
         close_to(draft ? "mtp_logits_last" : "logits_last", got, draft ? x->mtp_logits : x->logits,
                  m->vocab_rows);
         free(got);
@@ -234,7 +168,7 @@ static void run_rows(struct golden *g, const char *name, const struct expected *
 }
 
 static void run_case(struct golden *g, const char *name, bool decode) {
-    const struct kern_model_desc *m = &g->inst.cfg.model;
+    const struct kern_model_desc *m = &g->inst->cfg.model;
     struct expected x;
     x.ids = tensor(g, name, "ids", &x.n);
     ck_assert_msg(x.ids && x.n > 1 && x.n <= 512, "no case %s", name);

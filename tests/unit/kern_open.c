@@ -40,7 +40,9 @@ END_TEST
     } while (0)
 
 START_TEST(every_value_is_bounded) {
-    REFUSE(n_ranks, 2, "n_ranks");
+    REFUSE(n_ranks, 0, "n_ranks");
+    REFUSE(n_ranks, 65, "n_ranks");
+    REFUSE(n_ranks, 4, "kda_heads");
     REFUSE(rank, 1, "rank");
     REFUSE(threads, 5000, "threads");
     REFUSE(cache, 4, "cache");
@@ -66,7 +68,9 @@ START_TEST(every_value_is_bounded) {
     REFUSE(model.conv_width, 9, "conv_width");
     REFUSE(model.mla_heads, 0, "mla_heads");
     REFUSE(model.kv_rank, 1u << 20, "kv_rank");
-    REFUSE(model.rope_dim, 64, "rope_dim");
+    REFUSE(model.rope_dim, 2048, "rope_dim");
+    REFUSE(model.rope_dim, 63, "pairs");
+    REFUSE(model.rope_dim, 8, "rope_theta");
     REFUSE(model.index_kpool, 3, "pools");
     REFUSE(model.index_kpool, 32, "index_kpool");
     REFUSE(model.index_topk, 18, "index_topk");
@@ -152,6 +156,64 @@ START_TEST(real_sizes) {
                 elements += info.rows * info.cols * info.experts;
         }
     ck_assert_uint_eq(elements, 313326811966ull + 7432592416ull);
+}
+END_TEST
+
+/* GLM-5.3 likewise: 79 layers, 22 of them with an index of their own. */
+START_TEST(real_sizes_of_glm53) {
+    struct kern_config c;
+    uint64_t bytes[KERN_MEM_N], elements = 0;
+    char layers[78 * 3 + 1] = "";
+    km_config_glm53(&c);
+    for (int i = 0; i < 78; i++) {
+        strcat(layers, i < 3 || i % 4 == 2 ? "F" : "S");
+        strcat(layers, i < 3 ? "d " : "m ");
+    }
+    c.model = (struct kern_model_desc){.vocab_rows = 154880,
+                                       .vocab_tokens = 154856,
+                                       .hidden = 6144,
+                                       .rms_eps = 1e-5f,
+                                       .dense_width = 12288,
+                                       .expert_width = 2048,
+                                       .n_experts = 256,
+                                       .n_top = 8,
+                                       .n_shared = 1,
+                                       .routed_scale = 2.5f,
+                                       .mla_heads = 64,
+                                       .q_rank = 2048,
+                                       .kv_rank = 512,
+                                       .nope_dim = 192,
+                                       .rope_dim = 64,
+                                       .rope_theta = 8e6f,
+                                       .v_dim = 256,
+                                       .index_heads = 32,
+                                       .index_dim = 128,
+                                       .index_topk = 2048,
+                                       .index_kpool = 1,
+                                       .hc_mult = 1};
+    km_layers(&c.model, layers, "Fm");
+    for (int i = 0; i < 78; i++)
+        c.model.layer[i].resid = KERN_RESID_PLAIN;
+    c.n_pages = 4096;
+    c.max_context = 1 << 20;
+    for (uint32_t l = 0; l < 79; l++)
+        for (uint32_t part = 1; part < KERN_PART_END; part++) {
+            struct kern_part_info info;
+            if (kern_part_info(&c.model, part, l, &info))
+                elements += info.rows * info.cols * info.experts;
+        }
+    ck_assert_uint_eq(elements, 743377019904ull + 9952920576ull);
+    for (int b = 0; b < 2; b++) {
+        c.cache = KERN_CACHE_BF16;
+        ck_assert_msg(!kern_query(b ? "cpu" : "ref", &c, bytes), "%s", kern_open_error());
+        ck_assert_uint_gt(bytes[KERN_MEM_WEIGHTS], 2 * 753329940480ull);
+        ck_assert_uint_lt(bytes[KERN_MEM_WEIGHTS], 2 * 753329940480ull + (200ull << 20));
+        ck_assert_uint_eq(bytes[KERN_MEM_PAGES], 4096ull * 256 * (79 * 1152 + 22 * 256));
+        ck_assert_uint_le(bytes[KERN_MEM_SLOTS], 64 * c.n_slots); /* a token is a pool: nothing is half done */
+        c.cache = KERN_CACHE_FP8;
+        ck_assert_int_eq(kern_query(b ? "cpu" : "ref", &c, bytes), 0);
+        ck_assert_uint_eq(bytes[KERN_MEM_PAGES], 4096ull * 256 * (79 * 656 + 22 * 132));
+    }
 }
 END_TEST
 
@@ -475,6 +537,7 @@ int main(void) {
     tcase_add_test(t, unknown_backend);
     tcase_add_test(t, every_value_is_bounded);
     tcase_add_test(t, real_sizes);
+    tcase_add_test(t, real_sizes_of_glm53);
     tcase_add_test(t, packing_is_checked);
     tcase_add_test(t, stores_are_checked);
     tcase_add_test(t, threads_pack_together);

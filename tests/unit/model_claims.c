@@ -273,7 +273,7 @@ START_TEST(traps) {
 
     ck_assert_uint_gt(ckpt_spell_all(&set, TRAPS[_i].part, TRAPS[_i].how), 0);
     ck_assert_msg(build() == 0, "%s: %s", TRAPS[_i].label, err.msg);
-    r = model_allowed(dir.dir, &d, 5, &TRAPS[_i].allow, &err);
+    r = model_allowed(dir.dir, &cfg, &d, 5, &TRAPS[_i].allow, &err);
     if (TRAPS[_i].code == 0)
         ck_assert_msg(r == 0, "%s: %s", TRAPS[_i].label, err.msg);
     else

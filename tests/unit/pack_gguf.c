@@ -10,6 +10,7 @@
 
 #include "host_unpack.h"
 #include "packtest.h"
+#include "twin53.h"
 
 struct book {
     unsigned char *p;
@@ -164,6 +165,23 @@ START_TEST(gguf_stacks) {
 }
 END_TEST
 
+/* No program agrees with us about its names: said before anything is written. Other formats are. */
+START_TEST(glm53_only_as_safetensors) {
+    const struct o53_dims d = twin53_dims();
+    struct o53_model m;
+    struct ckpt in;
+    ckpt_empty(&in);
+    twin53_make(&m, &d, 5390, "bf16");
+    twin53_write(&m, &in, "bf16");
+    twin53_done(&m);
+    ck_assert_int_eq(packtest(in.dir, packtest_out("a"), "q8_0", NULL), 2);
+    PACKTEST_SAYS("found GLM-5.3, expected GLM-5.3-Flash");
+    ck_assert_int_ne(access(packtest_out("a"), F_OK), 0);
+    ck_assert_int_eq(packtest(in.dir, packtest_out("b"), "nvfp4", NULL), 0);
+    ckpt_remove(&in);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("pack_gguf");
     TCase *t = tcase_create("gguf");
@@ -171,6 +189,7 @@ int main(void) {
     tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
     tcase_add_test(t, gguf_by_the_book);
     tcase_add_test(t, gguf_stacks);
+    tcase_add_test(t, glm53_only_as_safetensors);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
