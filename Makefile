@@ -82,7 +82,7 @@ inc_daemon/sched   := daemon/sched daemon/base
 inc_daemon/cache   := daemon/cache daemon/mem daemon/base kernels
 inc_daemon/spill   := daemon/spill daemon/loop daemon/base
 inc_daemon/engine  := daemon/engine daemon/cache daemon/spill daemon/grammar daemon/sched daemon/model daemon/mem \
-                      daemon/base kernels
+                      daemon/base kernels kernels/host
 inc_daemon/conn    := daemon/conn daemon/loop daemon/prep daemon/emit daemon/sched daemon/base ipc
 inc_daemon/prep    := daemon/prep daemon/grammar daemon/text daemon/sched daemon/base ipc
 inc_daemon/emit    := daemon/emit daemon/text daemon/base ipc

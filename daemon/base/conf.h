@@ -58,6 +58,7 @@ struct conf {
     uint32_t context_tokens; /* 0 = the model's, or what fits */
     uint32_t allow_four_bit_dense; /* 0 no, 1 yes */
     char allow_low_precision[64];  /* words, empty = nothing */
+    char convert[128];             /* GROUP:FORMAT, …, empty = nothing */
 
     uint64_t keep_free_bytes;
     uint32_t cache_format; /* enum conf_cache */

@@ -42,6 +42,13 @@ const struct conf_row conf_rows[] = {
             "kda_gates, with commas between: small parts whose errors multiply. Empty refuses such a checkpoint. Most "
             "GGUF files need all four."},
 
+    {"Model", "Convert", CONF_T_STRING, AT(convert), .def = "",
+     .doc = "Matrices that the checkpoint has in BF16 and that are made smaller while it is loaded: GROUP:FORMAT with "
+            "commas between, as in shared:int8,kda_in:int8. Groups are shared, dense, mla (q_b and o), kda_in (q, k and "
+            "v), kda_o and lm_head; formats are int8 and int4, a scale for every 128 inputs, and mxfp8. The bytes are "
+            "those that glm-pack(1) writes. int4 also wants AllowFourBitDense. With several ranks the 128 inputs are "
+            "counted in the whole matrix, of which a rank has whole groups. All other parts stay as they are."},
+
     {"Memory", "KeepFreeBytes", CONF_T_BYTES, AT(keep_free_bytes), .def = "1G", .min = 0, .max = 1024 * G,
      .doc = "Refuse to start when less memory than this would stay available for everything else."},
     {"Memory", "CacheFormat", CONF_T_WORD, AT(cache_format), .def = "f32", .words = cache_words,

@@ -58,6 +58,7 @@ struct engine_options {
     uint32_t cache;       /* enum engine_cache */
     bool allow_four_bit;  /* what traps.h in the model room refuses otherwise */
     const char *allow_low;
+    const char *convert;  /* what is made smaller while it is loaded: model_smaller(); NULL or "" = nothing */
 };
 
 struct engine_info {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "convert.h"
 #include "engine_priv.h"
 #include "grammar.h"
 #include "loader.h"
@@ -25,18 +26,17 @@ static int on_window(void *ctx, uint64_t done, uint64_t total) {
 
 struct weight_sink {
     struct mem_pack pack;
+    struct convert convert;
+    const struct kern_config *kc;
     bool digested; /* somebody wants to know which weights these are */
     _Atomic uint64_t digest;
     uint32_t n_layers; /* with the draft layer only when it was asked for */
 };
 
-/* A checkpoint holds its draft layer whether it is wanted or not. */
-static int take_window(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+static int keep_window(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
                        const void *bytes, uint64_t n) {
     struct weight_sink *s = ctx;
 
-    if (id->layer >= s->n_layers)
-        return 0;
     /* a sum: windows come in any order */
     if (s->digested)
         atomic_fetch_add_explicit(
@@ -45,25 +45,43 @@ static int take_window(void *ctx, const struct kern_tensor_id *id, const struct 
     return mem_pack_window(&s->pack, id, t, offset, bytes, n);
 }
 
+/* A checkpoint holds its draft layer whether it is wanted or not. */
+static int take_window(void *ctx, const struct kern_tensor_id *id, const struct kern_tensor *t, uint64_t offset,
+                       const void *bytes, uint64_t n) {
+    struct weight_sink *s = ctx;
+
+    if (id->layer >= s->n_layers)
+        return 0;
+    const struct kern_store *to = &s->kc->stores[kern_part_slot(&s->kc->model, id)];
+    /* of a vector nothing is said */
+    if (t->store.format == KERN_BF16 && to->format && to->format != KERN_BF16)
+        return convert_window(&s->convert, id, t, to, offset, bytes, n);
+    return keep_window(ctx, id, t, offset, bytes, n);
+}
+
 static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err) {
-    struct weight_sink sink = { .pack.k = e->k, .digested = espill_is_wanted(e),
+    struct weight_sink sink = { .pack.k = e->k, .kc = &e->kc, .convert = { .sink = keep_window },
+                                .digested = espill_is_wanted(e),
                                 .n_layers = e->kc.model.n_layers + e->kc.model.n_draft };
     struct watch watch = { .fn = progress, .ctx = ctx };
     struct model_load l = { .staging_bytes = STAGING_BYTES, .sink = take_window, .sink_ctx = &sink,
                             .findings = &e->findings };
+    uint64_t room = STAGING_BYTES + convert_bytes(&e->directory, &e->kc.model, e->stores);
     int r;
 
+    sink.convert.sink_ctx = &sink;
     if (progress) {
         l.progress = on_window;
         l.progress_ctx = &watch;
     }
-    if ((r = mem_account_plan(&e->account, MEM_STAGING, STAGING_BYTES)) < 0 ||
-        (r = mem_map(&e->account, MEM_STAGING, STAGING_BYTES, &l.staging)) < 0)
-        return xerr_set(err, r, "memory: no %d MiB for reading the weights", STAGING_BYTES >> 20);
+    if ((r = mem_account_plan(&e->account, MEM_STAGING, room)) < 0 ||
+        (r = mem_map(&e->account, MEM_STAGING, room, &l.staging)) < 0)
+        return xerr_set(err, r, "memory: no %llu MiB for reading the weights", (unsigned long long)room >> 20);
+    convert_begin(&sink.convert, &e->directory, &e->kc.model, e->stores, (char *)l.staging + STAGING_BYTES);
     r = model_load(e->index, &e->directory, &l, err);
     if (r >= 0)
         r = mem_pack_done(&sink.pack, err);
-    mem_unmap(&e->account, MEM_STAGING, l.staging, STAGING_BYTES);
+    mem_unmap(&e->account, MEM_STAGING, l.staging, room);
     e->spill.weights = sink.digest;
     return r;
 }

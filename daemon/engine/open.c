@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine_priv.h"
+#include "smaller.h"
 #include "quantconf.h"
 #include "traps.h"
 
@@ -108,7 +109,7 @@ static int open_script(struct engine *e, const char *path, struct xerr *err) {
     return 0;
 }
 
-/* Every matrix in the format that the files have it in: nothing is widened. */
+/* Every matrix in the format that the files have it in, or the smaller one that was asked for: nothing is widened. */
 static int make_stores(struct engine *e, struct xerr *err) {
     uint32_t layers = e->kc.model.n_layers + e->kc.model.n_draft;
 
@@ -152,6 +153,8 @@ static int open_checkpoint(struct engine *e, const char *dir, struct xerr *err) 
     vocab = e->opt.vocab_tokens ? e->opt.vocab_tokens : e->cfg.vocab_size;
     e->model_context = e->cfg.max_position_embeddings;
     if ((r = model_config_describe(&e->cfg, vocab, e->opt.draft, &e->kc.model, err)) < 0)
+        return r;
+    if ((r = model_smaller(&e->directory, e->opt.convert, err)) < 0)
         return r;
     r = model_allowed(dir, &e->cfg, &e->directory, e->kc.model.n_layers + e->kc.model.n_draft,
                       &(struct model_allow){ e->opt.allow_four_bit, e->opt.allow_low }, err);

@@ -82,6 +82,7 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .others_bytes = others_bytes(d),
         .allow_four_bit = c->allow_four_bit_dense == 1,
         .allow_low = c->allow_low_precision,
+        .convert = c->convert,
     };
 
     return engine_open(&opt, ret, err);

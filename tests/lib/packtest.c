@@ -24,7 +24,7 @@ const char *packtest_out(const char *name) {
 }
 
 int packtest(const char *in, const char *to, const char *format, const char *const *more) {
-    const char *argv[16] = { TEST_BUILD "/glm-pack", in, to, "--format", format };
+    const char *argv[32] = { TEST_BUILD "/glm-pack", in, to, "--format", format };
     for (int i = 5; more && *more; i++)
         argv[i] = *more++;
     return runprog(&packtest_prog, argv, NULL, false, NULL);

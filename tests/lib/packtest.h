@@ -14,7 +14,7 @@ extern struct runprog packtest_prog; /* the last run */
 void packtest_setup(void);
 void packtest_teardown(void);
 const char *packtest_out(const char *name); /* a path inside, as of ckpt_path() */
-/* IN, OUT, --format FORMAT and up to ten more arguments; the exit status. */
+/* IN, OUT, --format FORMAT and up to 26 more arguments; the exit status. */
 int packtest(const char *in, const char *to, const char *format, const char *const *more);
 /* MODULE.SUFFIX, malloc'ed; NULL: not there. */
 void *packtest_load(const struct model_index *x, const char *module, const char *suffix, uint64_t *ret_bytes);

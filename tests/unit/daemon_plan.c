@@ -112,6 +112,19 @@ START_TEST(small_parts_must_be_allowed) {
 }
 END_TEST
 
+START_TEST(made_smaller_at_load) {
+    static const char conf[] = "[Model]\nConvert=shared:int8,kda_o:mxfp8\n";
+
+    ckpt_copy(&dir, "nano");
+    ckpt_write(&dir, "glmd.conf", conf, sizeof conf - 1);
+    ck_assert_msg(plan(dir.dir, ckpt_path(&dir, "glmd.conf")) == 0, "%s", p.err_text);
+    ck_assert_uint_eq(bytes_of("shared experts", "INT8 g128 (BF16)"), bytes_of("shared experts", NULL));
+    ck_assert_uint_gt(bytes_of("shared experts", NULL), 0);
+    ck_assert_uint_gt(bytes_of("KDA projections", "MXFP8"), 0);
+    ck_assert_uint_gt(bytes_of("KDA projections", "BF16"), 0);
+}
+END_TEST
+
 START_TEST(gguf_alone) {
     struct ckpt_gguf g;
     struct ckpt from;
@@ -146,6 +159,7 @@ int main(void) {
     tcase_add_test(tc, experts_in_four_bits);
     tcase_add_test(tc, four_bits_elsewhere_must_be_allowed);
     tcase_add_test(tc, small_parts_must_be_allowed);
+    tcase_add_test(tc, made_smaller_at_load);
     tcase_add_test(tc, gguf_alone);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);

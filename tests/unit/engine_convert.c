@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/* Weights made smaller while they are loaded: in memory they are, byte for byte, those of a pack that glm-pack wrote
+ * in the same formats; the plan shows them; what must not be made smaller is refused by name. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt.h"
+#include "engine.h"
+#include "engine_priv.h"
+#include "packtest.h"
+#include "traps.h"
+
+static const char *nano(void) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/nano", getenv("GLMD_MODELS"));
+    return path;
+}
+
+static struct engine *open_with(const char *dir, const char *convert, const char *backend, bool four_bit,
+                                struct xerr *err, int *ret) {
+    const struct engine_options opt = {.model = dir,
+                                       .backend = backend,
+                                       .threads = 2,
+                                       .context_tokens = 512,
+                                       .max_seqs = 1,
+                                       .max_streams = 1,
+                                       .draft = true,
+                                       .allow_four_bit = four_bit,
+                                       .convert = convert};
+    struct engine *e = NULL;
+    *ret = engine_open(&opt, &e, err);
+    return e;
+}
+
+static struct engine *loaded(const char *dir, const char *convert, const char *backend) {
+    struct xerr err = {0};
+    int r;
+    struct engine *e = open_with(dir, convert, backend, true, &err, &r);
+    ck_assert_msg(r >= 0 && (r = engine_load(e, NULL, NULL, &err)) >= 0, "%s: %s", dir, err.msg);
+    return e;
+}
+
+/* ---- the same bytes ---- */
+
+static const char *const FORMATS[] = {"int8", "int4", "mxfp8"};
+static const char *const GROUPS[] = {"shared", "dense", "mla", "kda", "lm_head"};
+
+START_TEST(bytes_of_a_pack) {
+    const char *word = FORMATS[_i], *backend = _i ? "cpu" : "ref", *more[20] = {NULL};
+    char rule[5][32], convert[160];
+    int n = 0;
+    for (int i = 0; i < 5; i++) {
+        snprintf(rule[i], sizeof rule[i], "%s=%s", GROUPS[i], word);
+        more[n++] = "--part";
+        more[n++] = rule[i];
+    }
+    static const char *const kept[] = {"experts=bf16", "*.q_a_proj=bf16", "*.kv_a_proj_with_mqa=bf16"};
+    for (int i = 0; i < 3; i++) {
+        more[n++] = "--part";
+        more[n++] = kept[i];
+    }
+    ck_assert_msg(packtest(nano(), packtest_out("pack"), word, more) == 0, "%s", packtest_prog.err_text);
+    snprintf(convert, sizeof convert, "shared:%s,dense:%s, mla:%s kda_in:%s,kda_o:%s,lm_head:%s", word, word, word,
+             word, word, word);
+    struct engine *a = loaded(packtest_out("pack"), NULL, backend), *b = loaded(nano(), convert, backend);
+    uint64_t bytes = a->mem.bytes[KERN_MEM_WEIGHTS];
+    ck_assert_uint_eq(b->mem.bytes[KERN_MEM_WEIGHTS], bytes);
+    ck_assert_msg(!memcmp(a->mem.block[KERN_MEM_WEIGHTS].base, b->mem.block[KERN_MEM_WEIGHTS].base, bytes),
+                  "%s on %s: other weights than the pack's", word, backend);
+    engine_close(a);
+    engine_close(b);
+}
+END_TEST
+
+/* ---- the plan ---- */
+
+START_TEST(plan_shows_it) {
+    struct model_summary_row row[MODEL_MAX_ROWS];
+    const struct model_findings *f;
+    const struct model_config *cfg;
+    uint32_t layers, shared = 0, experts = 0;
+    struct xerr err = {0};
+    int r;
+    struct engine *e = open_with(nano(), "shared:int8", "cpu", false, &err, &r);
+    ck_assert_msg(r >= 0, "%s", err.msg);
+    const struct model_directory *d = engine_directory(e, &cfg, &layers, &f);
+    size_t n = model_summary(d, cfg, layers, row);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(row[i].group, "shared experts") == 0) {
+            shared++;
+            ck_assert_str_eq(row[i].format, "INT8 g128 (BF16)");
+            /* seven layers of three matrices of 128 x 256: a byte each, and two for 128 */
+            ck_assert_uint_eq(row[i].bytes, 7ull * 3 * 128 * 256 * 130 / 128);
+        }
+        experts += strcmp(row[i].group, "routed experts") == 0 && strcmp(row[i].format, "BF16") == 0;
+    }
+    ck_assert_uint_eq(shared, 1);
+    ck_assert_uint_eq(experts, 1);
+    engine_close(e);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+static const struct refusal {
+    const char *convert;
+    int errno_;
+    const char *says;
+} REFUSALS[] = {
+    {"router:int8", -EINVAL, "found router, which stays"},
+    {"shared:int8,kda_gates:int8", -EINVAL, "found kda_gates, which stays"},
+    {"kv_b:int8", -EINVAL, "found kv_b, which stays"},
+    {"embed:int8", -EINVAL, "found embed, which stays"},
+    {"indexer:mxfp8", -EINVAL, "found indexer, which stays"},
+    {"everything:int8", -EINVAL, "found \"everything\", expected words of: shared"},
+    {"shared:nvfp4", -EINVAL, "found format \"nvfp4\", expected one of: int8"},
+    {"shared", -EINVAL, "expected GROUP:FORMAT"},
+    {"shared:int8,shared:mxfp8", -EINVAL, "found shared twice"},
+    {"lm_head:int4", -EPERM, "AllowFourBitDense=yes"},
+};
+
+START_TEST(refused) {
+    struct xerr err = {0};
+    int r;
+    struct engine *e = open_with(nano(), REFUSALS[_i].convert, "cpu", false, &err, &r);
+    ck_assert_ptr_null(e);
+    ck_assert_int_eq(r, REFUSALS[_i].errno_);
+    ck_assert_msg(strstr(err.msg, REFUSALS[_i].says), "%s", err.msg);
+}
+END_TEST
+
+START_TEST(refused_without_bf16) {
+    static const char *const more[] = {"--part", "shared=int8", NULL};
+    struct xerr err = {0};
+    int r;
+    ck_assert_int_eq(packtest(nano(), packtest_out("pack"), "int8", more), 0);
+    struct engine *e = open_with(packtest_out("pack"), "shared:mxfp8", "cpu", false, &err, &r);
+    ck_assert_ptr_null(e);
+    ck_assert_msg(r == -EINVAL && strstr(err.msg, "no matrix of shared in BF16"), "%d %s", r, err.msg);
+}
+END_TEST
+
+int main(void) {
+    Suite *s = suite_create("engine_convert");
+    TCase *t = tcase_create("convert");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
+    tcase_add_loop_test(t, bytes_of_a_pack, 0, 3);
+    tcase_add_test(t, plan_shows_it);
+    tcase_add_loop_test(t, refused, 0, sizeof REFUSALS / sizeof REFUSALS[0]);
+    tcase_add_test(t, refused_without_bf16);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
