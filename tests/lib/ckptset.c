@@ -125,6 +125,11 @@ void ckpt_set_load_dir(struct ckpt_set *s, const char *dir) {
 
     memset(s, 0, sizeof *s);
     ck_assert_int_lt(snprintf(c.dir, sizeof c.dir, "%s", dir), (int)sizeof c.dir);
+    if (access(ckpt_path(&c, "model.safetensors.index.json"), R_OK) != 0) {
+        load_file(s, &c, "model.safetensors");
+        json_decref(seen);
+        return;
+    }
     index = ckpt_json(&c, "model.safetensors.index.json");
     map = json_object_get(index, "weight_map");
     json_object_foreach(map, name, v) {

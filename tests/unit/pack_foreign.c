@@ -13,6 +13,7 @@
 #include "goldmake.h"
 #include "leakcheck.h"
 #include "packtest.h"
+#include "twin53.h"
 
 enum { IDS = 40, GREEDY = 2 };
 
@@ -29,27 +30,56 @@ static void teardown(void) {
     leakcheck_teardown();
 }
 
-/* The model in `pack` with matrices of `part` in that spelling, its numbers in `plain`, and what those say in
- * plain/golden.safetensors. */
-static void make(const char *model, const char *part, enum ckpt_spelling how) {
+/* The set spelt so, in `pack`; its numbers in `plain`, and what those say in plain/golden.safetensors. Both
+ * are copies of a directory already. */
+static void make_of(struct ckpt_set *s, const char *part, enum ckpt_spelling how, size_t at_least) {
     struct ckpt_rng rng = {(uint64_t)how};
     struct ckpt_set gold = {.n = 0};
     uint32_t ids[IDS];
-    size_t n;
+    size_t n = ckpt_spell_all(s, part, how);
 
-    ckpt_set_load(&set, model);
-    n = ckpt_spell_all(&set, part, how);
-    ck_assert_uint_gt(n, 50);
-    ckpt_copy(&pack, model);
-    ckpt_copy(&plain, model);
-    ckpt_set_write(&set, &pack);
-    ck_assert_uint_eq(ckpt_plain_all(&set), how > CKPT_F32 ? n : 0);
-    ckpt_set_write(&set, &plain);
+    ck_assert_uint_ge(n, at_least);
+    ckpt_set_write(s, &pack);
+    ck_assert_uint_eq(ckpt_plain_all(s), how > CKPT_F32 ? n : 0);
+    ckpt_set_write(s, &plain);
     for (uint32_t i = 0; i < IDS; i++)
         ids[i] = (uint32_t)(ckpt_rand(&rng) % 4060);
     goldmake_engine(&gold, "text", plain.dir, "cpu", ids, IDS, GREEDY);
     ckpt_set_save(&gold, ckpt_path(&plain, "golden.safetensors"));
     ckpt_set_done(&gold);
+}
+
+static void make(const char *model, const char *part, enum ckpt_spelling how) {
+    ckpt_set_load(&set, model);
+    ckpt_copy(&pack, model);
+    ckpt_copy(&plain, model);
+    make_of(&set, part, how, 51);
+}
+
+/* GLM-5.3, with widths that every format can have. */
+static void make53(enum ckpt_spelling how) {
+    struct o53_dims d = twin53_dims();
+    struct o53_model m;
+
+    d.hidden = 128;
+    d.layers = 5;
+    d.heads = 2;
+    d.q_lora = 128;
+    d.kv_lora = 128;
+    d.nope = 48;
+    d.rope = 16;
+    d.v = 64;
+    d.index_dim = 64;
+    d.experts = 4;
+    d.dense_width = d.moe_width = 128;
+    ckpt_empty(&pack);
+    ckpt_empty(&plain);
+    twin53_make(&m, &d, 11, "bf16");
+    twin53_write(&m, &pack, "bf16");
+    twin53_write(&m, &plain, "bf16");
+    twin53_done(&m);
+    ckpt_set_load_dir(&set, pack.dir);
+    make_of(&set, "", how, 60);
 }
 
 /* The same with a GGUF file: blocks in `pack`, F32 in `plain`. */
@@ -111,6 +141,19 @@ START_TEST(test_spelling) {
 
     make("twin-a", where(how), how);
     judge("cpu", ckpt_spelling_name[how]);
+    ckpt_remove(&pack);
+    ckpt_remove(&plain);
+}
+END_TEST
+
+/* The release is in FP8 blocks; an INT4 and INT8 mixture of it is public, and these cover the kinds of scale.
+ */
+static const enum ckpt_spelling HOW53[] = {CKPT_FP8_BLOCK_CT, CKPT_NVFP4_CT, CKPT_MXFP8, CKPT_INT8,
+                                           CKPT_EXL3};
+
+START_TEST(test_glm53) {
+    make53(HOW53[_i]);
+    judge("cpu", ckpt_spelling_name[HOW53[_i]]);
     ckpt_remove(&pack);
     ckpt_remove(&plain);
 }
@@ -236,6 +279,7 @@ int main(void) {
         tcase_add_loop_test(t, test_all, 2 * CKPT_F16, 2 * CKPT_SPELLINGS);
     else
         tcase_add_loop_test(t, test_spelling, 0, sizeof HOW / sizeof *HOW);
+    tcase_add_loop_test(t, test_glm53, 0, sizeof HOW53 / sizeof *HOW53);
     tcase_add_loop_test(t, test_vectors, 0, (int)CKPT_N_BLOCKS);
     tcase_add_loop_test(t, test_ours, 0, sizeof OURS / sizeof *OURS);
     tcase_add_loop_test(t, test_gguf, 0, (int)CKPT_N_BLOCKS);
