@@ -248,7 +248,7 @@ int ecache_begin(struct engine *e, struct eng_seq *q, uint32_t total) {
     c->exact = !h.pos || h.exact ? UINT32_MAX : h.exact_rows;
     c->roll_pos = 0;
     if (!q->away)
-        c->n_own = 0;
+        ecache_own_first(c, &e->streams[q->stream].fetched);
     q->n_pages = total;
     sched_set_need(e->sched, q->stream, total - h.full_pages, q->n_read - h.pos);
     if (q->answers)

@@ -77,7 +77,9 @@ void ecache_token(struct eng_seq *q, uint32_t token); /* sampled, to be fed next
 int ecache_roll(struct engine *e);
 /* The sequence gives up its slot and goes on later: its state is the cache's. */
 void ecache_leave(struct engine *e, struct eng_seq *q);
-/* eown.c: the cache has just taken a checkpoint of the sequence. */
+/* eown.c: a sequence begins, with what was fetched for it (serial 0: nothing). */
+void ecache_own_first(struct ecache_seq *c, const struct ecache_own *fetched);
+/* The cache has just taken a checkpoint of the sequence. */
 void ecache_own(struct engine *e, struct ecache_seq *c, uint32_t pos, enum prefix_kind kind);
 /* A checkpoint on the way through its prompt would stay. */
 bool ecache_own_long(struct engine *e, struct ecache_seq *c);

@@ -94,6 +94,7 @@ struct engine_tier {
     uint64_t bytes, max_bytes;
     uint32_t blocks, checkpoints, foreign; /* foreign: blocks of another model or version */
     uint64_t written, read, refused, damaged, thrown_out; /* checkpoints since the start */
+    uint64_t read_bytes;
 };
 
 typedef void (*engine_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);

@@ -48,6 +48,7 @@ struct eng_stream {
     bool fetching;  /* waits for what comes from the disk (espill.c) */
     bool told_hold; /* what the scheduler was told of both */
     uint32_t tier;  /* tokens of its prompt that are, or were, fetched from there */
+    struct ecache_own fetched; /* the checkpoint that they became; serial 0: none */
     bool looked;    /* the next two: when the scheduler was told what it needs (ecache.c) */
     uint32_t looked_idle, looked_slots;
     uint64_t looked_at;

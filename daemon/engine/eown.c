@@ -49,6 +49,12 @@ static double loss(const struct ecache_seq *c, const struct ecache_own *o) {
     }
 }
 
+void ecache_own_first(struct ecache_seq *c, const struct ecache_own *fetched) {
+    c->n_own = 0;
+    if (fetched->serial && !FAULT(ecache_fetched_free))
+        c->own[c->n_own++] = *fetched;
+}
+
 void ecache_own(struct engine *e, struct ecache_seq *c, uint32_t pos, enum prefix_kind kind) {
     struct prefix_info in;
     uint32_t at = prefix_newest(e->prefix);

@@ -164,7 +164,7 @@ static bool out_begin(struct engine *e) {
             continue;
         p->offered[i] = in.serial;
         prefix_get_ids(e->prefix, i, p->ids);
-        r = spill_put(p->tier, in.domain, in.exact ? SPILL_EXACT : SPILL_NEAR, p->ids, in.pos);
+        r = spill_put(p->tier, in.domain, in.exact ? SPILL_EXACT : SPILL_NEAR, (uint8_t)in.kind, p->ids, in.pos);
         if (r != 1)
             continue;
         p->out_n = prefix_hold(e->prefix, i, p->out_pages);
@@ -224,14 +224,14 @@ void espill_look(struct engine *e, uint32_t stream) {
     struct eng_stream *st = &e->streams[stream];
     const struct sched_req *req = st->req;
     const struct prefix_text x = { .ids = req->ids, .n_ids = req->n_ids };
+    struct spill_found found;
     struct prefix_hit h;
-    uint8_t quality;
 
     if (!e->spill.tier || e->spill.stuck || req->no_cache || req->n_ids <= e->opt.spill_min_tokens)
         return;
     prefix_find(e->prefix, ecache_domain(req), &x, &h);
     if (!spill_find(e->spill.tier, ecache_domain(req), req->ids, h.pos + GAIN_TOKENS - 1, req->n_ids - 1, KERN_GRID,
-                    &quality))
+                    &found))
         return;
     st->fetching = true;
     if (!e->spill.n_fetching++)
@@ -273,17 +273,36 @@ void espill_gone(struct engine *e, uint32_t stream) {
     p->n_fetching--;
 }
 
-/* Pages and a slot for the read. No sequence ever waits for them: they are taken only from what is free or cached. */
-static int in_take(struct engine *e, uint32_t n) {
-    struct espill *p = &e->spill;
-    uint32_t pages, slots;
-    int r;
+/* Pages of h that hold what those on the disk do, from the first on. */
+static uint32_t shared_pages(const struct prefix_hit *h, uint8_t quality) {
+    uint32_t exact = h->exact_rows / KERN_PAGE_TOKENS;
 
+    if (!h->pos || FAULT(espill_reads_whole))
+        return 0;
+    return quality != SPILL_EXACT || h->exact || h->full_pages < exact || FAULT(espill_near_shared) ? h->full_pages
+                                                                                                   : exact;
+}
+
+/* n pages, the first `shared` of them those of h, and a slot for the read. No sequence ever waits for them: they are
+ * taken only from what is free or cached. */
+static int in_take(struct engine *e, uint32_t n, const struct prefix_hit *h, uint32_t shared) {
+    struct espill *p = &e->spill;
+    uint32_t pages, slots, held = 0;
+    int r = -ENOBUFS;
+
+    if (shared) {
+        held = prefix_hold(e->prefix, h->checkpoint, p->in_pages);
+        mem_pages_give(&e->pages, held - shared, p->in_pages + shared);
+    }
     ecache_available(e, &pages, &slots);
-    if (pages < n || (r = ecache_take_pages(e, n, p->in_pages)) < 0)
-        return -ENOBUFS;
-    p->in_n = n;
-    if ((r = ecache_spare_slot(e, &p->in_slot)) < 0)
+    if (pages >= n - shared)
+        r = ecache_take_pages(e, n - shared, p->in_pages + shared);
+    if (shared)
+        prefix_release(e->prefix, h->checkpoint);
+    p->in_n = r < 0 ? shared : n;
+    if (r == 0)
+        r = ecache_spare_slot(e, &p->in_slot);
+    if (r < 0)
         in_release(e);
     return r;
 }
@@ -295,19 +314,20 @@ static bool in_try(struct engine *e, uint32_t stream) {
     const struct prefix_text x = { .ids = req->ids, .n_ids = req->n_ids };
     uint64_t domain = ecache_domain(req);
     struct prefix_hit h;
-    uint32_t pos;
+    uint32_t shared;
 
     prefix_find(e->prefix, domain, &x, &h); /* others may have read or fetched it meanwhile */
-    pos = spill_find(p->tier, domain, req->ids, h.pos + GAIN_TOKENS - 1, req->n_ids - 1, KERN_GRID, &p->in_quality);
-    if (!pos || in_take(e, mem_pages_for(pos)) < 0)
+    if (!spill_find(p->tier, domain, req->ids, h.pos + GAIN_TOKENS - 1, req->n_ids - 1, KERN_GRID, &p->in_found))
         return false;
-    if (spill_get(p->tier, domain, req->ids, pos) < 0) {
+    shared = shared_pages(&h, p->in_found.quality);
+    if (in_take(e, mem_pages_for(p->in_found.pos), &h, shared) < 0)
+        return false;
+    if (spill_get(p->tier, domain, req->ids, p->in_found.pos, shared) < 0) {
         mem_slot_give(&e->slots, p->in_slot);
         in_release(e);
         return false;
     }
     p->in_stream = stream;
-    p->in_pos = pos;
     p->progress_ns = e->now_ns;
     return true;
 }
@@ -329,26 +349,35 @@ static bool in_begin(struct engine *e) {
     return false;
 }
 
-/* All of it is there: a checkpoint of the cache like any other. */
+/* What it was kept for, which says what it is worth. */
+static enum prefix_kind kind_of(const struct spill_found *f) {
+    return f->mark >= PREFIX_SYSTEM && f->mark <= PREFIX_LONG && !FAULT(espill_kind_lost) ? (enum prefix_kind)f->mark
+                                                                                         : PREFIX_TURN;
+}
+
+/* All of it is there: a checkpoint of the cache like any other, and one of the four of whoever wanted it. */
 static void in_done(struct engine *e) {
     struct espill *p = &e->spill;
     const struct sched_req *req = e->streams[p->in_stream].req;
-    bool exact = p->in_quality == SPILL_EXACT || FAULT(espill_near_exact);
+    bool exact = p->in_found.quality == SPILL_EXACT || FAULT(espill_near_exact);
     const struct prefix_new n = { .domain = ecache_domain(req), .text = { .ids = req->ids, .n_ids = req->n_ids },
-                                  .pos = p->in_pos, .exact = exact ? UINT32_MAX : 0,
-                                  .kind = PREFIX_TURN, .slot = p->in_slot, .pages = p->in_pages };
-    uint32_t stream = p->in_stream, pos = p->in_pos;
+                                  .pos = p->in_found.pos, .exact = exact ? UINT32_MAX : 0,
+                                  .kind = kind_of(&p->in_found), .slot = p->in_slot, .pages = p->in_pages };
+    uint32_t stream = p->in_stream, at;
     struct prefix_info in;
     struct prefix_hit h;
 
     if (prefix_insert(e->prefix, &n) < 0)
         mem_slot_give(&e->slots, p->in_slot);
+    at = prefix_newest(e->prefix);
+    if (at != PREFIX_NONE && prefix_get(e->prefix, at, &in))
+        e->streams[stream].fetched = (struct ecache_own){ in.serial, at, n.pos, n.kind };
     prefix_find(e->prefix, n.domain, &n.text, &h);
-    if (h.pos == pos && prefix_get(e->prefix, h.checkpoint, &in))
+    if (h.pos == n.pos && prefix_get(e->prefix, h.checkpoint, &in))
         p->offered[h.checkpoint] = in.serial; /* it need not be written again */
     in_release(e);
     ecache_changed(e);
-    fetched(e, stream, pos);
+    fetched(e, stream, n.pos);
 }
 
 static int in_copy(struct engine *e, const struct spill_piece *b) {
@@ -472,6 +501,7 @@ void engine_get_tier(const struct engine *e, struct engine_tier *ret) {
     ret->foreign = st.foreign;
     ret->written = st.puts;
     ret->read = st.gets;
+    ret->read_bytes = st.read_bytes;
     ret->refused = st.refused;
     ret->damaged = st.damaged;
     ret->thrown_out = st.thrown_out;

@@ -33,9 +33,9 @@ struct espill {
 
     /* the one that is being read */
     struct mem_page *in_pages; /* [pages of a context] taken */
-    uint32_t in_stream, in_n, in_pos; /* ENGINE_NONE: none */
+    uint32_t in_stream, in_n; /* ENGINE_NONE: none */
     struct mem_slot in_slot;
-    uint8_t in_quality;
+    struct spill_found in_found;
     uint32_t n_fetching; /* streams that wait for something from there */
     uint64_t progress_ns; /* when something came from there, or the first began to wait */
     bool stuck;           /* a read was given up and has not come back */

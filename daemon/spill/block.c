@@ -107,16 +107,28 @@ int spill_head_check(const struct spill_head *h, const struct spill_shape *s, ui
     return fits(h, s) || FAULT(spill_numbers_unchecked) ? 0 : -ESTALE;
 }
 
-int spill_block_check(const void *image, uint64_t bytes, const struct spill_shape *s) {
+int spill_ids_check(const void *image, uint64_t bytes, uint64_t file_bytes, const struct spill_shape *s) {
     const struct spill_head *h = image;
     const char *p = image;
     int r;
 
     if (bytes < SPILL_HEAD_BYTES)
         return -EBADMSG;
-    if ((r = spill_head_check(h, s, bytes)) < 0)
+    if ((r = spill_head_check(h, s, file_bytes)) < 0)
         return r;
-    if (h->file_bytes > bytes || h->ids_crc != spill_crc32c(0, p + SPILL_HEAD_BYTES, h->ids_bytes))
+    if (h->payload_at > bytes || h->ids_crc != spill_crc32c(0, p + SPILL_HEAD_BYTES, h->ids_bytes))
+        return -EBADMSG;
+    return 0;
+}
+
+int spill_block_check(const void *image, uint64_t bytes, const struct spill_shape *s) {
+    const struct spill_head *h = image;
+    const char *p = image;
+    int r;
+
+    if ((r = spill_ids_check(image, bytes, bytes, s)) < 0)
+        return r;
+    if (h->file_bytes > bytes)
         return -EBADMSG;
     for (uint32_t i = 0; i < h->n_chunks && !FAULT(spill_payload_unchecked); i++)
         if (h->chunk_crc[i] != spill_crc32c(0, p + h->payload_at + (uint64_t)i * SPILL_CHUNK_BYTES,

@@ -43,7 +43,8 @@ struct spill_head {
     char lineage[SPILL_LINEAGE_BYTES]; /* what computed it: weights, backend, layout; padded with zeros */
     uint32_t ids_crc, n_chunks;
     uint32_t chunk_crc[SPILL_MAX_CHUNKS];
-    uint8_t zero[264];
+    uint32_t mark; /* states: why it was kept, as its caller says; 0: unknown */
+    uint8_t zero[260];
     uint32_t payload_at, head_crc; /* over all before it */
 };
 
@@ -56,6 +57,11 @@ struct spill_shape {
 
 /* Bytes of the file, a multiple of SPILL_ALIGN; 0: no block can be that large. */
 uint64_t spill_block_bytes(uint32_t n_ids, uint64_t payload_bytes);
+
+/* Bytes of head and ids. */
+static inline uint64_t spill_ids_bytes(uint32_t n_ids) {
+    return SPILL_HEAD_BYTES + ((uint64_t)n_ids * sizeof(uint32_t) + SPILL_ALIGN - 1) / SPILL_ALIGN * SPILL_ALIGN;
+}
 
 /* Where ids and payload lie in an image that has its numbers already. */
 static inline uint32_t *spill_block_ids(void *image) {
@@ -78,6 +84,9 @@ void spill_block_seal(void *image);
 /* The head alone. -EBADMSG: damaged or no block; -EPROTO: of another version; -ESTALE: of another lineage or shape,
  * sound otherwise. file_bytes: what the file system says. */
 int spill_head_check(const struct spill_head *h, const struct spill_shape *s, uint64_t file_bytes);
+/* Head and ids of an image, of which `bytes` bytes are readable and file_bytes are in the file; what it stands for, and
+ * nothing of its payload. */
+int spill_ids_check(const void *image, uint64_t bytes, uint64_t file_bytes, const struct spill_shape *s);
 /* A whole image of `bytes` bytes, which are readable. */
 int spill_block_check(const void *image, uint64_t bytes, const struct spill_shape *s);
 

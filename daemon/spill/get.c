@@ -11,14 +11,14 @@ bool spill_get_busy(const struct spill *s) {
     return s->get.active;
 }
 
-uint32_t spill_find(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t above, uint32_t most,
-                    uint32_t grid, uint8_t *ret_quality) {
+bool spill_find(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t above, uint32_t most,
+                uint32_t grid, struct spill_found *ret) {
     uint64_t h = 0;
     uint32_t best = SPILL_NONE;
 
     spill_poll(s);
     if (!grid || !s->ix.n_states)
-        return 0;
+        return false;
     if (most > s->o.shape.max_tokens)
         most = s->o.shape.max_tokens;
     for (uint32_t i = 0; i < most; i++) {
@@ -32,12 +32,12 @@ uint32_t spill_find(struct spill *s, uint64_t domain, const uint32_t *ids, uint3
             best = e;
     }
     if (best == SPILL_NONE)
-        return 0;
-    *ret_quality = s->ix.e[best].quality;
-    return s->ix.e[best].pos;
+        return false;
+    *ret = (struct spill_found){ s->ix.e[best].pos, s->ix.e[best].quality, s->ix.e[best].mark };
+    return true;
 }
 
-int spill_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t pos) {
+int spill_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t pos, uint32_t from_page) {
     struct spill_get *g = &s->get;
     uint64_t h = 0;
     uint32_t e, i;
@@ -59,6 +59,7 @@ int spill_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t po
     memcpy(g->ids, ids, pos * sizeof *ids);
     g->domain = domain;
     g->pos = pos;
+    g->from_page = FAULT(spill_reads_all) ? 0 : from_page;
     g->state = e;
     g->broken = SPILL_NONE;
     g->sent = g->ready = g->taken = g->outstanding = 0;
@@ -70,6 +71,18 @@ int spill_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t po
 
 static uint32_t item_entry(const struct spill_get *g, uint32_t item) {
     return item ? g->chain[item - 1] : g->state;
+}
+
+/* A page that the caller has: it says which tokens it stands for, and no more is asked. */
+static bool is_known(const struct spill_get *g, uint32_t item) {
+    return item && item - 1 < g->from_page;
+}
+
+static uint64_t item_bytes(const struct spill *s, uint32_t item) {
+    const struct spill_entry *e = &s->ix.e[item_entry(&s->get, item)];
+
+    return is_known(&s->get, item) ? spill_ids_bytes(e->pos - spill_page_start(e->pos, s->o.shape.page_tokens))
+                                   : e->bytes;
 }
 
 static uint32_t item_buffer(uint32_t item) {
@@ -99,7 +112,8 @@ static void send_reads(struct spill *s) {
         *busy = true;
         g->outstanding++;
         spill_send(s, &(struct spill_op){ .type = SPILL_OP_READ, .kind = e->kind, .ref = g->sent, .id = e->id,
-                                          .image = item_image(s, g->sent), .bytes = e->bytes });
+                                          .image = item_image(s, g->sent), .bytes = item_bytes(s, g->sent),
+                                          .file_bytes = e->bytes });
     }
 }
 
@@ -113,6 +127,7 @@ void spill_get_result(struct spill *s, const struct spill_op *op) {
 
     g->outstanding--;
     g->ready++;
+    atomic_store_explicit(&s->stats.read_bytes, s->stats.read_bytes + op->bytes, memory_order_relaxed);
     if (op->result < 0 && !g->failed) {
         g->failed = true;
         if (is_lasting(op->result))
@@ -134,6 +149,18 @@ static bool is_expected(const struct spill *s, uint32_t item, const void *image)
            FAULT(spill_ids_unchecked);
 }
 
+/* The item at `taken` is here: is it what it should be? */
+static void check_item(struct spill *s) {
+    struct spill_get *g = &s->get;
+
+    g->checked = is_expected(s, g->taken, item_image(s, g->taken)) ||
+                 (is_known(g, g->taken) && FAULT(spill_known_unchecked));
+    if (g->checked)
+        return;
+    g->failed = true;
+    g->broken = item_entry(g, g->taken);
+}
+
 int spill_get_next(struct spill *s, struct spill_piece *ret) {
     struct spill_get *g = &s->get;
 
@@ -141,6 +168,11 @@ int spill_get_next(struct spill *s, struct spill_piece *ret) {
     if (!g->active)
         return -ENOENT;
     send_reads(s);
+    while (!g->failed && !g->checked && g->ready > g->taken) {
+        check_item(s);
+        if (g->checked && is_known(g, g->taken))
+            spill_get_taken(s);
+    }
     if (!g->failed && g->taken == g->n_items) {
         uint32_t state = g->state;
 
@@ -151,17 +183,12 @@ int spill_get_next(struct spill *s, struct spill_piece *ret) {
         spill_count(&s->stats.gets);
         return 0;
     }
-    if (!g->failed && g->ready == g->taken)
-        return -EAGAIN;
-    if (!g->failed && !g->checked && !is_expected(s, g->taken, item_image(s, g->taken))) {
-        g->failed = true;
-        g->broken = item_entry(g, g->taken);
-    }
     if (g->failed) {
         spill_get_settle(s);
         return g->active ? -EAGAIN : -ENOENT;
     }
-    g->checked = true;
+    if (!g->checked)
+        return -EAGAIN;
     *ret = (struct spill_piece){ .kind = g->taken ? SPILL_PAGE : SPILL_STATE,
                                  .page = g->taken ? g->taken - 1 : 0,
                                  .bytes = spill_block_payload(item_image(s, g->taken)) };

@@ -17,7 +17,8 @@ static uint32_t page_end(const struct spill *s, uint32_t page) {
     return end < s->put.pos ? (uint32_t)end : s->put.pos;
 }
 
-int spill_put(struct spill *s, uint64_t domain, uint8_t quality, const uint32_t *ids, uint32_t pos) {
+int spill_put(struct spill *s, uint64_t domain, uint8_t quality, uint8_t mark, const uint32_t *ids,
+              uint32_t pos) {
     struct spill_put *p = &s->put;
     uint64_t h = 0;
     uint32_t found;
@@ -35,6 +36,7 @@ int spill_put(struct spill *s, uint64_t domain, uint8_t quality, const uint32_t 
     }
     p->domain = domain;
     p->quality = quality;
+    p->mark = mark;
     p->pos = pos;
     p->n_pages = spill_n_pages(s, pos);
     memcpy(p->ids, ids, pos * sizeof *ids);
@@ -92,6 +94,7 @@ static int begin_piece(struct spill *s, void *image) {
     struct spill_head *h = image;
     struct spill_entry e = { .kind = state ? SPILL_STATE : SPILL_PAGE,
                              .quality = p->quality,
+                             .mark = state ? p->mark : 0,
                              .state = SPILL_E_WRITING,
                              .pos = end,
                              .parent = p->tail,
@@ -107,6 +110,7 @@ static int begin_piece(struct spill *s, void *image) {
     s->last_id.lo++;
     e.id = s->last_id;
     h->quality = p->quality;
+    h->mark = e.mark;
     h->domain = p->domain;
     h->hash = e.hash;
     h->id = e.id;

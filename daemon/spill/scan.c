@@ -14,7 +14,7 @@ struct found {
     struct spill_id id, parent;
     uint64_t domain, hash, bytes;
     uint32_t pos, entry;
-    uint8_t kind, quality;
+    uint8_t kind, quality, mark;
 };
 
 struct scan {
@@ -104,6 +104,7 @@ static int look_at(struct spill *s, struct scan *c, const char *name) {
     f.hash = h.hash;
     f.pos = h.pos;
     f.quality = (uint8_t)h.quality;
+    f.mark = h.mark <= UINT8_MAX ? (uint8_t)h.mark : 0;
     return keep(c, &f);
 }
 
@@ -142,8 +143,9 @@ static int link_all(struct spill *s, struct scan *c) {
     qsort(order, c->n, sizeof *order, order_by_depth);
     for (size_t i = 0; i < c->n; i++) {
         struct found *f = order[i];
-        struct spill_entry e = { .kind = f->kind, .quality = f->quality, .state = SPILL_E_READY, .pos = f->pos,
-                                 .domain = f->domain, .hash = f->hash, .id = f->id, .bytes = f->bytes };
+        struct spill_entry e = { .kind = f->kind, .quality = f->quality, .mark = f->mark, .state = SPILL_E_READY,
+                                 .pos = f->pos, .domain = f->domain, .hash = f->hash, .id = f->id,
+                                 .bytes = f->bytes };
 
         if (is_linked(s, c, f, &e.parent))
             f->entry = spill_index_add(&s->ix, &e);

@@ -255,6 +255,7 @@ void spill_get_stats(const struct spill *s, struct spill_stats *ret) {
         .foreign = atomic_load_explicit(&s->stats.foreign, memory_order_relaxed),
         .puts = atomic_load_explicit(&s->stats.puts, memory_order_relaxed),
         .gets = atomic_load_explicit(&s->stats.gets, memory_order_relaxed),
+        .read_bytes = atomic_load_explicit(&s->stats.read_bytes, memory_order_relaxed),
         .refused = atomic_load_explicit(&s->stats.refused, memory_order_relaxed),
         .damaged = atomic_load_explicit(&s->stats.damaged, memory_order_relaxed),
         .thrown_out = atomic_load_explicit(&s->stats.thrown_out, memory_order_relaxed),

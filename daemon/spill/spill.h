@@ -47,9 +47,11 @@ void spill_poll(struct spill *s);
 
 /* ---- putting a checkpoint in ---- */
 
-/* The state behind ids[0..pos) and its pages; ids are copied. 1: begun; 0: it is there already, or was written off;
- * -EBUSY: another one is under way; -EINVAL: longer than the shape allows. */
-int spill_put(struct spill *s, uint64_t domain, uint8_t quality, const uint32_t *ids, uint32_t pos);
+/* The state behind ids[0..pos) and its pages; ids are copied. mark: why it is kept, which spill_find tells. 1: begun;
+ * 0: it is there already, or was written off; -EBUSY: another one is under way; -EINVAL: longer than the shape
+ * allows. */
+int spill_put(struct spill *s, uint64_t domain, uint8_t quality, uint8_t mark, const uint32_t *ids,
+              uint32_t pos);
 
 struct spill_piece {
     uint8_t kind;
@@ -65,13 +67,19 @@ bool spill_put_busy(const struct spill *s);
 
 /* ---- getting one out ---- */
 
-/* The deepest checkpoint at above < pos <= most on the path of ids, or 0. Positions are multiples of grid. */
-uint32_t spill_find(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t above, uint32_t most,
-                    uint32_t grid, uint8_t *ret_quality);
-/* Begins reading what spill_find said; ids are copied. -EBUSY: another one is under way; -ENOENT: gone. */
-int spill_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t pos);
-/* The next piece, first the state, then the pages in order; the same one until spill_get_taken. 1: there is one; 0:
- * that was all; -EAGAIN: later; -ENOENT: what was read is not what was asked for, and the tier has forgotten it. */
+struct spill_found {
+    uint32_t pos;
+    uint8_t quality, mark;
+};
+/* The deepest checkpoint at above < pos <= most on the path of ids. Positions are multiples of grid. */
+bool spill_find(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t above, uint32_t most,
+                uint32_t grid, struct spill_found *ret);
+/* Begins reading what spill_find said; ids are copied. Of the pages before from_page, which the caller has, nothing is
+ * read but the ids: the chain is proven all the same. -EBUSY: another one is under way; -ENOENT: gone. */
+int spill_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t pos, uint32_t from_page);
+/* The next piece, first the state, then the pages from from_page on in order; the same one until spill_get_taken. 1:
+ * there is one; 0: that was all; -EAGAIN: later; -ENOENT: what was read is not what was asked for, and the tier has
+ * forgotten it. */
 int spill_get_next(struct spill *s, struct spill_piece *ret);
 void spill_get_taken(struct spill *s);
 void spill_get_abort(struct spill *s);
@@ -83,6 +91,7 @@ struct spill_stats {
     uint64_t bytes, max_bytes;
     uint32_t blocks, states, foreign;
     uint64_t puts, gets;    /* checkpoints that were written, read */
+    uint64_t read_bytes;
     uint64_t refused;       /* puts given up for want of space or an error of the system */
     uint64_t damaged;       /* checkpoints forgotten because of what was read */
     uint64_t thrown_out;

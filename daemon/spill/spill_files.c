@@ -206,13 +206,14 @@ static int begin_read(struct spill_io *io, struct spill_op *op) {
     if (op->fd < 0)
         r = op->fd;
     else
-        r = bytes == op->bytes ? 0 : -EBADMSG;
+        r = bytes == op->file_bytes ? 0 : -EBADMSG;
     return r;
 }
 
 static int end_read(struct spill_io *io, const struct spill_op *op) {
     const struct spill_head *h = op->image;
-    int r = spill_block_check(op->image, op->bytes, &io->shape);
+    int r = op->bytes < op->file_bytes ? spill_ids_check(op->image, op->bytes, op->file_bytes, &io->shape)
+                                       : spill_block_check(op->image, op->bytes, &io->shape);
 
     if (r < 0)
         return r;

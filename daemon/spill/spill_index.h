@@ -33,6 +33,7 @@ struct spill_entry {
     uint32_t next;   /* in its bucket, or in the list of free or doomed ones */
     uint32_t before, after; /* in the list of what can be thrown out */
     uint8_t kind, quality, state, bad; /* bad: found damaged, not to be found again */
+    uint8_t mark; /* states */
 };
 
 struct spill_index {
@@ -54,7 +55,8 @@ static inline uint64_t spill_hash_step(uint64_t h, uint32_t id) {
     return h ^ h >> 29;
 }
 
-/* Takes an entry for what `e` says: kind, quality, state, pos, parent, domain, hash, id, bytes. Its parent gains a
+/* Takes an entry for what `e` says: kind, quality, mark, state, pos, parent, domain, hash, id,
+ * bytes. Its parent gains a
  * reference. SPILL_NONE: no room. */
 uint32_t spill_index_add(struct spill_index *ix, const struct spill_entry *e);
 /* Not in the list of doomed ones yet and not bad. parent SPILL_NONE finds states with any parent. */

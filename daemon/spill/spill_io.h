@@ -24,7 +24,7 @@ struct spill_op {
     uint32_t ref; /* the caller's */
     struct spill_id id;
     void *image; /* SPILL_ALIGN-aligned, the caller's until the batch is done; sealed here before it is written */
-    uint64_t bytes;
+    uint64_t bytes, file_bytes; /* file_bytes: reads; more than bytes: head and ids alone are wanted */
     int result;
     int fd; /* inside a batch */
 };

@@ -23,7 +23,7 @@ enum {
 struct spill_put {
     bool active, failed, given; /* given: the piece at `cur` is with the caller */
     uint64_t domain;
-    uint8_t quality;
+    uint8_t quality, mark;
     uint32_t pos, n_pages, next; /* next: first page not yet handed over; n_pages: the state */
     uint32_t tail, cur, state;   /* entries or SPILL_NONE */
     uint32_t outstanding;
@@ -38,6 +38,7 @@ struct spill_get {
     bool active, failed, checked; /* checked: the item at `taken` is what it should be */
     uint64_t domain;
     uint32_t pos, n_items, sent, ready, taken;
+    uint32_t from_page; /* of those before it ids alone are read */
     uint32_t state;  /* entry, held */
     uint32_t broken; /* entry that must be forgotten, or SPILL_NONE */
     uint32_t outstanding;
@@ -66,7 +67,7 @@ struct spill {
     _Atomic uint32_t stop;
 
     struct {
-        _Atomic uint64_t bytes, puts, gets, refused, damaged, thrown_out;
+        _Atomic uint64_t bytes, puts, gets, read_bytes, refused, damaged, thrown_out;
         _Atomic uint32_t blocks, states, foreign, stopped, error;
     } stats;
 };

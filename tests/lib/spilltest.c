@@ -122,7 +122,7 @@ void spilltest_settle(struct spill *s) {
 bool spilltest_put(struct spill *s, uint64_t domain, uint8_t quality, const uint32_t *ids, uint32_t pos) {
     struct spill_stats before, after;
     struct spill_piece p;
-    int r = spill_put(s, domain, quality, ids, pos);
+    int r = spill_put(s, domain, quality, SPILLTEST_MARK, ids, pos);
 
     need(r >= 0, "a put was refused");
     if (r == 0)
@@ -146,15 +146,20 @@ bool spilltest_put(struct spill *s, uint64_t domain, uint8_t quality, const uint
 }
 
 uint32_t spilltest_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t most) {
-    uint8_t quality = 0;
-    uint32_t pos = spill_find(s, domain, ids, 0, most, SPILLTEST_GRID, &quality);
+    return spilltest_get_from(s, domain, ids, most, 0);
+}
+
+uint32_t spilltest_get_from(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t most, uint32_t from_page) {
+    struct spill_found f;
     struct spill_piece p;
-    uint32_t page = 0, states = 0;
+    uint32_t page = from_page, states = 0, pos;
     int r;
 
-    if (!pos)
+    if (!spill_find(s, domain, ids, 0, most, SPILLTEST_GRID, &f))
         return 0;
-    need(spill_get(s, domain, ids, pos) == 0, "what was found is not there");
+    need(f.mark == SPILLTEST_MARK, "it has another mark");
+    pos = f.pos;
+    need(spill_get(s, domain, ids, pos, from_page) == 0, "what was found is not there");
     for (int i = 0; i < TRIES; i++) {
         r = spill_get_next(s, &p);
         if (r == -ENOENT)
@@ -168,7 +173,7 @@ uint32_t spilltest_get(struct spill *s, uint64_t domain, const uint32_t *ids, ui
                  "a piece is missing");
             return pos;
         }
-        need(r == 1 && (p.kind == SPILL_STATE ? !page : p.page == page), "pieces come in another order");
+        need(r == 1 && (p.kind == SPILL_STATE ? page == from_page : p.page == page), "pieces come in another order");
         need(spilltest_is_right(s, &p, domain, ids, pos), "a wrong payload was given out");
         page += p.kind == SPILL_PAGE;
         states += p.kind == SPILL_STATE;

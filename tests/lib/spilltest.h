@@ -10,7 +10,7 @@
 
 #include "spill.h"
 
-enum { SPILLTEST_PAGE_TOKENS = 16, SPILLTEST_GRID = 4, SPILLTEST_MAX_TOKENS = 256 };
+enum { SPILLTEST_MARK = 5, SPILLTEST_PAGE_TOKENS = 16, SPILLTEST_GRID = 4, SPILLTEST_MAX_TOKENS = 256 };
 
 struct spilltest {
     char dir[64], log[80];
@@ -32,6 +32,7 @@ struct spill_options spilltest_options(const char *dir);
 bool spilltest_put(struct spill *s, uint64_t domain, uint8_t quality, const uint32_t *ids, uint32_t pos);
 /* Finds and reads; the position that was read and is right, or 0. Aborts on a wrong payload. */
 uint32_t spilltest_get(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t most);
+uint32_t spilltest_get_from(struct spill *s, uint64_t domain, const uint32_t *ids, uint32_t most, uint32_t from_page);
 /* One piece of a put or a get. */
 void spilltest_fill(const struct spill *s, const struct spill_piece *p, uint64_t domain, const uint32_t *ids,
                     uint32_t pos);

@@ -233,6 +233,104 @@ START_TEST(what_decode_wrote) {
 }
 END_TEST
 
+/* Of a checkpoint of n_pages pages of which the first n_known are in memory. */
+static uint64_t bytes_of(uint32_t pos, uint32_t n_known) {
+    uint64_t page = spill_block_bytes(KERN_PAGE_TOKENS, kern_page_bytes(run.e->k)),
+             last = spill_block_bytes(pos % KERN_PAGE_TOKENS, kern_page_bytes(run.e->k));
+    uint32_t full = pos / KERN_PAGE_TOKENS;
+
+    return spill_block_bytes(pos, kern_slot_bytes(run.e->k)) + (full - n_known) * page +
+           n_known * spill_ids_bytes(KERN_PAGE_TOKENS) + (pos % KERN_PAGE_TOKENS ? last : 0);
+}
+
+static bool find_point(uint32_t pos, struct prefix_info *ret) {
+    for (uint32_t i = 0; i < opt.cache_slots; i++)
+        if (prefix_get(run.e->prefix, i, ret) && ret->pos == pos)
+            return true;
+    return false;
+}
+
+/* Pages that are in memory are not read, and the checkpoint is worth what it was before. */
+START_TEST(what_is_missing_is_read) {
+    struct prefix_info in;
+    uint64_t before;
+
+    open_nano();
+    ask(7, ids, 700);
+    ask(7, ids, 1000);
+    ck_assert(find_point(960, &in) && in.kind == PREFIX_END);
+    close_nano();
+    open_nano();
+    ck_assert_uint_eq(ask(7, ids, 700), 640);
+    ck_assert_uint_eq(tier().read_bytes, bytes_of(640, 0));
+    ck_assert(find_point(640, &in) && in.kind == PREFIX_END && in.exact);
+    before = tier().read_bytes;
+    ck_assert_uint_eq(ask(7, ids, 1000), 960);
+    ck_assert_uint_eq(tier().read_bytes - before, bytes_of(960, 2));
+    ck_assert(find_point(960, &in) && in.kind == PREFIX_END && in.exact);
+    close_nano();
+}
+END_TEST
+
+/* Rows in memory that a decode step wrote are no part of a checkpoint that is exact. */
+START_TEST(exact_ones_stay_exact) {
+    uint32_t text[LONGEST], n = 300;
+    const struct engrun_stream *s;
+    struct prefix_info in;
+    struct sched_req q;
+    uint64_t before;
+
+    memcpy(text, ids, sizeof text);
+    for (uint32_t life = 0; life < 2; life++) {
+        opt.spill_dir = life ? t.dir : NULL;
+        open_nano();
+        if (life) {
+            ck_assert_uint_eq(ask(7, text, 900), 0);
+            close_nano();
+            open_nano();
+        }
+        q = request(0, 7, text, n);
+        q.max_tokens = 270;
+        engrun_submit(&run, &q);
+        s = engrun_wait_gen(&run, 0, gens[0]);
+        ck_assert_uint_eq(s->n_tokens, 270);
+        memcpy(text + n, s->tokens, s->n_tokens * sizeof text[0]);
+        if (life) {
+            engrun_settle(&run);
+            ck_assert(find_point(512, &in) && !in.exact);
+            before = tier().read_bytes;
+            ck_assert_uint_eq(ask(7, text, 900), 832);
+            ck_assert_uint_eq(tier().read_bytes - before, bytes_of(832, 1));
+            ck_assert(find_point(832, &in) && in.exact);
+        }
+        close_nano();
+    }
+}
+END_TEST
+
+/* What was fetched for a request is one of the four that it may leave. */
+START_TEST(what_is_fetched_counts) {
+    static uint32_t marks[] = { 704, 832, 960, 1088 };
+    struct prefix_counts c;
+    struct sched_req q;
+
+    open_nano();
+    ask(7, ids, 700);
+    close_nano();
+    open_nano();
+    q = request(0, 7, ids, 1200);
+    q.marks = marks;
+    q.n_marks = 4;
+    q.max_tokens = 140;
+    engrun_submit(&run, &q);
+    ck_assert_uint_eq(engrun_wait_gen(&run, 0, gens[0])->end.u.usage.tier, 640);
+    engrun_settle(&run);
+    prefix_get_counts(run.e->prefix, &c);
+    ck_assert_uint_eq(c.checkpoints, ECACHE_MARKS);
+    close_nano();
+}
+END_TEST
+
 static void flip(const char *ending, off_t at) {
     char path[400];
     uint8_t b;
@@ -451,6 +549,13 @@ int main(void) {
     tcase_add_test(tc, a_sequence_comes_before_the_disk);
     tcase_add_test(tc, what_is_too_short_stays_out);
     tcase_add_test(tc, directories_that_cannot_be_used);
+    suite_add_tcase(s, tc);
+    tc = tcase_create("fetch");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 1800);
+    tcase_add_test(tc, what_is_missing_is_read);
+    tcase_add_test(tc, exact_ones_stay_exact);
+    tcase_add_test(tc, what_is_fetched_counts);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -84,6 +84,8 @@ static void unhide(void) {
     }
 }
 
+static uint32_t known; /* first pages that the reader has */
+
 /* Now and for the next daemon. */
 static void expect_miss(const char *what, size_t at, bool reopened) {
     struct spill_stats st;
@@ -93,7 +95,7 @@ static void expect_miss(const char *what, size_t at, bool reopened) {
         spilltest_close(&t);
         ck_assert_msg(spilltest_open(&t) == 0, "%s", t.err.msg);
     }
-    got = spilltest_get(t.s, 7, ids, 255); /* aborts on a wrong payload */
+    got = spilltest_get_from(t.s, 7, ids, 255, known); /* aborts on a wrong payload */
     ck_assert_msg(got == 0, "%s at %zu: read %u tokens", what, at, got);
     ck_assert_msg(spilltest_get(t.s, 7, ids, 255) == 0, "%s at %zu: not forgotten", what, at);
     spill_get_stats(t.s, &st);
@@ -181,6 +183,7 @@ START_TEST(forged_with_sound_checksums) {
     char path[400], path2[400];
     size_t n;
 
+    known = _i < 2 ? 0 : 2;
     for (size_t f = 0; f < 3; f++)
         for (int how = 0; how < 8; how++) {
             bool reopened = _i % 2 && how != 6 && (how != 2 || f > 0);
@@ -226,6 +229,7 @@ START_TEST(forged_with_sound_checksums) {
             /* a first page has no parent, and saying otherwise is no block at all */
             expect_miss("a forged block", (size_t)how + 100 * f, reopened);
         }
+    known = 0;
 }
 END_TEST
 
@@ -239,7 +243,7 @@ int main(void) {
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, every_field_changed, 0, 6);
     tcase_add_loop_test(tc, cut_off_lengthened_emptied_gone, 0, 2);
-    tcase_add_loop_test(tc, forged_with_sound_checksums, 0, 2);
+    tcase_add_loop_test(tc, forged_with_sound_checksums, 0, 4);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -93,6 +93,31 @@ START_TEST(pages_are_shared) {
 }
 END_TEST
 
+static uint64_t read_bytes(void) {
+    struct spill_stats st;
+
+    spill_get_stats(t.s, &st);
+    return st.read_bytes;
+}
+
+/* Pages that the caller has are not read, and not believed either: their ids are. */
+START_TEST(what_the_caller_has) {
+    uint64_t all, payload = spilltest_options("").shape.page_bytes, before;
+
+    open_it();
+    ck_assert(spilltest_put(t.s, 7, SPILL_EXACT, ids, 160)); /* ten pages */
+    reopen();
+    ck_assert_uint_eq(spilltest_get(t.s, 7, ids, 255), 160);
+    all = read_bytes();
+    for (uint32_t from = 0; from <= 10; from++) {
+        before = read_bytes();
+        ck_assert_uint_eq(spilltest_get_from(t.s, 7, ids, 255, from), 160);
+        ck_assert_uint_eq(read_bytes() - before,
+                          all - from * ((payload + SPILL_ALIGN - 1) / SPILL_ALIGN * SPILL_ALIGN));
+    }
+}
+END_TEST
+
 START_TEST(users_do_not_share) {
     open_it();
     ck_assert(spilltest_put(t.s, 7, SPILL_EXACT, ids, 64));
@@ -107,18 +132,18 @@ END_TEST
 
 /* What decode steps wrote never serves one that wants the bits of a fresh reading. */
 START_TEST(qualities) {
-    uint8_t q = 9;
+    struct spill_found f;
 
     open_it();
     ck_assert(spilltest_put(t.s, 7, SPILL_NEAR, ids, 64));
-    ck_assert_uint_eq(spill_find(t.s, 7, ids, 0, 255, SPILLTEST_GRID, &q), 64);
-    ck_assert_uint_eq(q, SPILL_NEAR);
+    ck_assert(spill_find(t.s, 7, ids, 0, 255, SPILLTEST_GRID, &f) && f.pos == 64);
+    ck_assert_uint_eq(f.quality, SPILL_NEAR);
     ck_assert_uint_eq(spilltest_files(&t, ".page"), 4);
     ck_assert(spilltest_put(t.s, 7, SPILL_EXACT, ids, 64)); /* its pages too are written anew */
     ck_assert_uint_eq(spilltest_files(&t, ".page"), 8);
     reopen();
-    ck_assert_uint_eq(spill_find(t.s, 7, ids, 0, 255, SPILLTEST_GRID, &q), 64);
-    ck_assert_uint_eq(q, SPILL_EXACT);
+    ck_assert(spill_find(t.s, 7, ids, 0, 255, SPILLTEST_GRID, &f) && f.pos == 64);
+    ck_assert_uint_eq(f.quality, SPILL_EXACT);
     ck_assert(!spilltest_put(t.s, 7, SPILL_NEAR, ids, 64)); /* the better one is there */
     ck_assert_uint_eq(spilltest_get(t.s, 7, ids, 255), 64);
 }
@@ -151,12 +176,12 @@ START_TEST(both_ways_at_once_and_given_up) {
     ck_assert(spilltest_put(t.s, 7, SPILL_EXACT, ids, 200));
     for (int stop = 0; stop < 16; stop++) {
         uint32_t pos = 100 + 4 * (uint32_t)stop;
-        bool put = spill_put(t.s, 9, SPILL_EXACT, other, pos) == 1;
+        bool put = spill_put(t.s, 9, SPILL_EXACT, 0, other, pos) == 1;
 
         ck_assert(put);
-        ck_assert_int_eq(spill_put(t.s, 9, SPILL_EXACT, other, pos), -EBUSY);
-        ck_assert_int_eq(spill_get(t.s, 7, ids, 200), 0);
-        ck_assert_int_eq(spill_get(t.s, 7, ids, 200), -EBUSY);
+        ck_assert_int_eq(spill_put(t.s, 9, SPILL_EXACT, 0, other, pos), -EBUSY);
+        ck_assert_int_eq(spill_get(t.s, 7, ids, 200, 0), 0);
+        ck_assert_int_eq(spill_get(t.s, 7, ids, 200, 0), -EBUSY);
         for (pieces = 0; pieces < stop; pieces++) {
             r = spill_put_next(t.s, &in);
             if (r == 1 && pieces + 1 < stop) {
@@ -221,11 +246,11 @@ START_TEST(what_is_being_read_is_not_thrown_out) {
     t.o.max_bytes = 12 * 12288 + 16384;
     open_it();
     ck_assert(spilltest_put(t.s, 7, SPILL_EXACT, ids, 64));
-    ck_assert_int_eq(spill_get(t.s, 7, ids, 64), 0);
+    ck_assert_int_eq(spill_get(t.s, 7, ids, 64, 0), 0);
     for (uint32_t i = 8; i < 30; i++) {
         spilltest_text(i * 8, other, 32);
         /* the buffer of states is the reader's until it takes it, so the pages alone are put */
-        if (spill_put(t.s, 7, SPILL_EXACT, other, 32) == 1) {
+        if (spill_put(t.s, 7, SPILL_EXACT, 0, other, 32) == 1) {
             while (spill_put_next(t.s, &p) == 1) {
                 spilltest_fill(t.s, &p, 7, other, 32);
                 spill_put_filled(t.s);
@@ -240,9 +265,9 @@ START_TEST(what_is_being_read_is_not_thrown_out) {
     }
     spill_get_abort(t.s);
     spilltest_settle(t.s);
-    ck_assert_int_eq(spill_get(t.s, 7, ids, 64), 0);
+    ck_assert_int_eq(spill_get(t.s, 7, ids, 64, 0), 0);
     /* a put that needs all the room takes what is not held */
-    ck_assert_int_eq(spill_put(t.s, 7, SPILL_EXACT, other, 200), 1);
+    ck_assert_int_eq(spill_put(t.s, 7, SPILL_EXACT, 0, other, 200), 1);
     for (int i = 0; i < 100000 && spill_put_busy(t.s); i++) {
         int r = spill_put_next(t.s, &p);
 
@@ -492,6 +517,7 @@ int main(void) {
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, what_is_put_in_comes_out, 0, 2);
     tcase_add_test(tc, pages_are_shared);
+    tcase_add_test(tc, what_the_caller_has);
     tcase_add_test(tc, users_do_not_share);
     tcase_add_test(tc, qualities);
     tcase_add_test(tc, ends_without_leaving_anything);
