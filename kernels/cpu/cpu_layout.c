@@ -31,8 +31,8 @@ static uint64_t take_here(struct placing *w, uint64_t bytes) {
     return take(&w->at, bytes);
 }
 
-/* A seg's pieces in panels. */
-static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_rows) {
+/* A seg's pieces in panels. whole: another seg of the same matrix, which has what belongs to the whole of it. */
+static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_rows, const struct cpu_packed *whole) {
     struct cpu_packed *m = &s->m;
     struct kern_piece_info p;
     uint64_t rows = panel_rows;
@@ -45,14 +45,18 @@ static void place_pieces(struct placing *w, struct cpu_seg *s, uint64_t panel_ro
     }
     kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_CODES, &p);
     m->row_bytes = (uint32_t)p.row_bytes;
-    m->codes = take_here(w, rows * p.row_bytes);
+    m->codes = take_here(w, rows * p.row_bytes * (FAULT(cpu_codes_as_bf16) ? 2 : 1));
     kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_SCALE, &p);
     m->scale_unit = (uint16_t)p.unit;
     m->scale_cols = p.unit ? (uint32_t)(p.row_bytes / p.unit) : 0;
-    m->scale = p.unit ? take_here(w, (m->s.block_rows == 1 ? rows : p.rows) * p.row_bytes) : 0;
+    if (p.unit && m->s.block_rows == 1)
+        m->scale = take_here(w, rows * p.row_bytes);
+    else if (p.unit)
+        m->scale = whole ? whole->scale : take_here(w, p.rows * p.row_bytes);
     kern_store_piece(&m->s, m->rows, m->cols, KERN_PIECE_GLOBAL, &p);
     m->has_global = p.rows != 0;
-    m->global = p.rows ? take_here(w, p.row_bytes) : 0;
+    if (p.rows)
+        m->global = whole ? whole->global : take_here(w, p.row_bytes);
 }
 
 static struct cpu_seg seg_of(const struct placing *w, const struct tensor *t) {
@@ -110,7 +114,7 @@ static struct cpu_mat mat(struct placing *w, uint64_t outputs, uint64_t k, uint6
     for (uint32_t i = 0; i < n; i++) {
         struct cpu_seg s = seg_of(w, &t[i]);
         uint64_t before = w->at;
-        place_pieces(w, &s, s.panels * 16ull);
+        place_pieces(w, &s, s.panels * 16ull, NULL);
         keep_seg(w, &m, &s, before);
     }
     return m;
@@ -197,7 +201,7 @@ static void layout_kda(struct placing *w, struct cpu_layer *l) {
 static void layout_kvb_once(struct placing *w, struct cpu_layer *l, struct cpu_seg *key) {
     const struct kern_model_desc *m = &w->cfg->model;
     uint64_t before = w->at;
-    place_pieces(w, key, 0);
+    place_pieces(w, key, 0, NULL);
     struct cpu_seg value = *key;
     value.m.transposed = 0;
     value.m.k = m->kv_rank;
@@ -214,7 +218,7 @@ static void layout_kvb_once(struct placing *w, struct cpu_layer *l, struct cpu_s
 }
 
 /* kv_b as one tensor: the key rows of each head in panels of their own, for a product with their transpose, and the
- * value rows in others. What belongs to the whole matrix is there twice. */
+ * value rows in others. What belongs to the whole matrix is there once. */
 static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     const struct kern_model_desc *m = &w->cfg->model;
     const struct cpu_dims *d = &w->l->d;
@@ -230,7 +234,7 @@ static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     key.panels = l->uk.panels;
     if (key.m.s.format == KERN_EXL3) /* rows are mixed by 128: both products read the same */
         return layout_kvb_once(w, l, &key);
-    place_pieces(w, &key, (uint64_t)m->mla_heads * key.m.rblock_pad);
+    place_pieces(w, &key, (uint64_t)m->mla_heads * key.m.rblock_pad, NULL);
     keep_seg(w, &l->uk, &key, before);
     before = w->at;
     value.m.rblock = m->v_dim;
@@ -238,7 +242,7 @@ static void layout_kvb(struct placing *w, struct cpu_layer *l) {
     value.m.rstride = per;
     value.m.roff = m->nope_dim;
     value.panels = l->uv.panels;
-    place_pieces(w, &value, value.panels * 16ull);
+    place_pieces(w, &value, value.panels * 16ull, &key.m);
     l->uv.first_seg = w->l->n_segs;
     keep_seg(w, &l->uv, &value, before);
 }
@@ -327,7 +331,7 @@ static void layout_experts(struct placing *w, struct cpu_layer *l) {
         for (uint32_t i = 0; i < 3; i++) {
             struct cpu_seg s = seg_of(w, &t[i]);
             uint64_t before = w->at;
-            place_pieces(w, &s, s.panels * 16ull);
+            place_pieces(w, &s, s.panels * 16ull, NULL);
             keep_seg(w, i < 2 ? &gu : &down, &s, before);
         }
         if (!w->expert) {

@@ -142,8 +142,6 @@ void cpu_pack_seg(struct cpu *c, const struct cpu_seg *s, const struct cpu_seg *
     bool codes = piece == KERN_PIECE_CODES, scale = piece == KERN_PIECE_SCALE;
     if (!codes && !(scale && m->s.block_rows == 1)) { /* of the whole matrix */
         memcpy(base + (scale ? m->scale : m->global) + offset, src, n);
-        if (key)
-            memcpy(base + (scale ? key->m.scale : key->m.global) + offset, src, n);
         return;
     }
     uint64_t off = codes ? m->codes : m->scale, key_off = key ? (codes ? key->m.codes : key->m.scale) : 0;
