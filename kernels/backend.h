@@ -101,7 +101,7 @@ struct kern {
     struct kern_slot_info *slots;   /* [n_slots] */
     struct kern_store *stores;      /* cfg.stores: [kern_part_count()] */
     _Atomic uint64_t *packed_bytes; /* [kern_part_count()][KERN_PIECES]: format << 56 | bytes received */
-    uint64_t model_id;              /* digest of what a slot's bytes depend on */
+    uint64_t model_id, page_id;     /* digests of what a slot's and a page's bytes depend on */
 };
 
 /* ---- parts (kern_parts.c) ---- */

@@ -168,9 +168,9 @@ void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *bl
         kern_host_free(block);
 }
 
-/* What the bytes of a slot depend on; field by field, because padding of a struct is not defined. */
-static uint64_t model_id(const struct kern_config *c, const char *name) {
-    const struct kern_model_desc *m = &c->model;
+/* What the bytes of a slot depend on, and with the whole model those of a page; field by field, because padding of a
+ * struct is not defined. */
+static uint64_t model_id(const struct kern_config *c, const struct kern_model_desc *m, const char *name) {
     const uint32_t dims[] = {m->hidden,    m->n_layers,   m->n_draft,   m->kda_heads,
                              m->kda_dim,   m->conv_width, m->index_dim, m->index_kpool,
                              m->mla_heads, m->kv_rank,    c->cache};
@@ -185,7 +185,7 @@ static uint64_t model_id(const struct kern_config *c, const char *name) {
         h = ((h ^ m->rope_dim) * 0x100000001b3ull ^ theta) * 0x100000001b3ull;
     for (uint32_t i = 0; i < kern_total_layers(m) && i < KERN_MAX_LAYERS; i++)
         h = (h ^ (m->layer[i].mix * 16u + m->layer[i].index)) * 0x100000001b3ull;
-    if (c->n_ranks > 1)
+    if (c->n_ranks > 1 && m == &c->model)
         h = (h ^ (c->n_ranks * 256u + c->rank)) * 0x100000001b3ull;
     return h;
 }
@@ -233,7 +233,8 @@ int kern_open(const char *backend, const struct kern_config *cfg, const struct k
     for (uint64_t i = 0; !b->weightless && i < kern_part_count(&cfg->model); i++)
         k->stores[i] = cfg->stores ? cfg->stores[i] : kern_store_plain(KERN_BF16);
     k->cfg.stores = b->weightless ? NULL : k->stores;
-    k->model_id = model_id(&k->cfg, b->name);
+    k->model_id = model_id(&k->cfg, &k->cfg.model, b->name);
+    k->page_id = model_id(&k->cfg, &k->whole, b->name);
     pthread_mutex_init(&k->error_lock, NULL);
     r = b->open(k, open_error, sizeof(open_error));
     if (r) {

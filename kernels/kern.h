@@ -406,6 +406,10 @@ int kern_plan_check(const struct kern_config *cfg, const struct kern_plan *p, ui
  * kern_close. Only before the first kern_launch. -ENOSPC: more programs or stages than reserved. */
 int kern_capture_begin(struct kern *k, uint32_t lane);
 int kern_capture_end(struct kern *k, struct kern_prog **ret);
+/* Programs are numbered in the order of their captures, so that ranks can be told which to launch. NULL: there is no
+ * such program. */
+uint32_t kern_prog_no(const struct kern *k, const struct kern_prog *prog);
+const struct kern_prog *kern_prog_at(const struct kern *k, uint32_t no);
 
 enum kern_site { KERN_SITE_ATTN = 0, KERN_SITE_FFN = 1 };
 
@@ -486,7 +490,8 @@ int kern_slot_write(struct kern *k, uint32_t slot, const void *src, uint64_t byt
 int kern_slot_copy(struct kern *k, uint32_t dst, uint32_t src);
 int kern_page_copy(struct kern *k, uint32_t dst, uint32_t src); /* all layers of one page */
 /* A page's bytes, all layers, in this backend's own layout; the rules of the slots' bytes. What lies behind the last
- * position that was written is left over from somebody else, or nothing. */
+ * position that was written is left over from somebody else, or nothing. All ranks' pages have the same bytes: those
+ * of one may be written to each. */
 uint64_t kern_page_bytes(const struct kern *k);
 int kern_page_read(struct kern *k, uint32_t page, void *dst, uint64_t bytes);
 int kern_page_write(struct kern *k, uint32_t page, const void *src, uint64_t bytes);

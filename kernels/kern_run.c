@@ -36,6 +36,14 @@ int kern_capture_end(struct kern *k, struct kern_prog **ret) {
     return 0;
 }
 
+uint32_t kern_prog_no(const struct kern *k, const struct kern_prog *prog) {
+    return (uint32_t)(prog - k->progs);
+}
+
+const struct kern_prog *kern_prog_at(const struct kern *k, uint32_t no) {
+    return no < k->n_progs ? &k->progs[no] : NULL;
+}
+
 static int stage(struct kern *k, enum kern_stage_op op, uint32_t layer, uint32_t arg) {
     if (k->capturing < 0)
         return kern_error(k, "a stage was called outside a capture"), -EINVAL;
@@ -317,7 +325,7 @@ static int take_head(struct kern *k, uint64_t magic, uint64_t want, const void *
                           (unsigned long long)bytes),
                -EBADMSG;
     memcpy(&h, src, sizeof(h));
-    if (h.magic != magic || h.model_id != k->model_id || h.bytes != bytes)
+    if (h.magic != magic || h.model_id != (magic == SLOT_MAGIC ? k->model_id : k->page_id) || h.bytes != bytes)
         return kern_error(k, "%s bytes of another model or backend", what), -EBADMSG;
     *ret = h;
     return 0;
@@ -397,7 +405,7 @@ int kern_page_read(struct kern *k, uint32_t page, void *dst, uint64_t bytes) {
     if (bytes < kern_page_bytes(k))
         return kern_error(k, "a page has %llu bytes", (unsigned long long)kern_page_bytes(k)), -EINVAL;
     const struct state_head h = {
-        .magic = PAGE_MAGIC, .model_id = k->model_id, .bytes = kern_page_bytes(k)};
+        .magic = PAGE_MAGIC, .model_id = k->page_id, .bytes = kern_page_bytes(k)};
     memcpy(dst, &h, sizeof(h));
     return k->backend->page_read(k, page, (char *)dst + sizeof(h));
 }

@@ -55,6 +55,7 @@ struct conf {
     char model_path[CONF_PATH_MAX];
     uint32_t backend;        /* enum conf_backend */
     uint32_t threads;        /* 0 = online processors */
+    uint32_t ranks;
     uint32_t context_tokens; /* 0 = the model's, or what fits */
     uint32_t allow_four_bit_dense; /* 0 no, 1 yes */
     char allow_low_precision[64];  /* words, empty = nothing */

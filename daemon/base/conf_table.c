@@ -30,6 +30,10 @@ const struct conf_row conf_rows[] = {
             "reference."},
     {"Model", "Threads", CONF_T_U32, AT(threads), .def = "0", .min = 0, .max = 1024,
      .doc = "Compute threads. 0 takes one per processor that is online."},
+    {"Model", "Ranks", CONF_T_U32, AT(ranks), .def = "1", .min = 1, .max = 8,
+     .doc = "Shares the model is cut into: heads, widths of the feed-forwards and vocabulary. Each rank computes its "
+            "own with its part of the threads, and their results are exchanged. Within one machine that gains "
+            "nothing; it is how several will compute a model that none of them can hold."},
     {"Model", "ContextTokens", CONF_T_U32, AT(context_tokens), .def = "0", .min = 0, .max = 16777216,
      .doc = "Longest prompt plus answer of one request. 0 takes the model's own maximum, or less when "
             "memory does not suffice for it."},

@@ -154,9 +154,9 @@ static int take_all(struct engine *e, struct eng_seq *q, uint32_t total, const s
     if (r < 0) {
         mem_pages_give(&e->pages, h->full_pages, q->pages);
     } else if (h->pos) {
-        r = kern_slot_copy(e->k, q->slot.id, h->slot.id);
+        r = ranks_slot_copy(&e->ranks, q->slot.id, h->slot.id);
         if (r == 0 && n_held > h->full_pages && !FAULT(ecache_page_not_copied))
-            r = kern_page_copy(e->k, q->pages[h->full_pages].id, part.id);
+            r = ranks_page_copy(&e->ranks, q->pages[h->full_pages].id, part.id);
         if (r < 0)
             r = engine_fail(e, "prefix cache's copy", r);
     }
@@ -306,7 +306,7 @@ void ecache_filled(struct engine *e, struct eng_seq *q) {
         ecache_changed(e);
         return;
     }
-    r = kern_slot_copy(e->k, slot.id, q->slot.id);
+    r = ranks_slot_copy(&e->ranks, slot.id, q->slot.id);
     if (r < 0) {
         mem_slot_give(&e->slots, slot);
         engine_fail(e, "checkpoint", r);
@@ -330,7 +330,7 @@ static int roll_one(struct engine *e, struct eng_seq *q) {
         e->n_rolling++;
     }
     c->roll_pos = q->pos;
-    r = kern_slot_copy(e->k, c->roll.id, q->slot.id);
+    r = ranks_slot_copy(&e->ranks, c->roll.id, q->slot.id);
     return r < 0 ? engine_fail(e, "answer's checkpoint", r) : 0;
 }
 

@@ -31,7 +31,9 @@ struct engine_options {
     const char *model;    /* checkpoint directory, or "script:FILE" */
     const char *backend;  /* "cpu", "ref"; NULL = "cpu"; ignored for scripts */
     const char *isa;      /* NULL = best */
-    uint32_t threads;     /* 0 = online CPUs */
+    uint32_t threads;     /* of all ranks; 0 = online CPUs */
+    uint32_t ranks;       /* that compute the model together, each with its share of it; 0 = 1 */
+    uint32_t rank_timeout_ms; /* a rank that is waited for longer is lost; 0 = 30 s */
     uint32_t vocab_tokens; /* ids the tokenizer knows: rows above are padding and never sampled; 0 = all rows */
     uint32_t context_tokens; /* 0 = min(the model's maximum, what the page pool takes) */
     uint32_t max_seqs;    /* sequences decoding at once; 0 = 8 */
@@ -68,7 +70,9 @@ struct engine_info {
     char cache[8];         /* format of latents and pooled keys: "f32", "bf16", "fp8" */
     uint32_t vocab_tokens, context_tokens, max_seqs, n_pages, n_slots;
     uint32_t cache_slots; /* that memory sufficed for */
-    uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes;
+    uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes; /* of all ranks together */
+    uint32_t ranks;
+    uint64_t rank_bytes[8]; /* what each has for itself: weights, pages, slots, work */
 };
 
 /* Counters a status block or a test may read at any time (relaxed atomics inside). */

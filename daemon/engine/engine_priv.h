@@ -22,9 +22,9 @@
 #include "governor.h"
 #include "idpool.h"
 #include "inbox.h"
-#include "kernmem.h"
 #include "plan.h"
 #include "progs.h"
+#include "ranks.h"
 #include "scheduler.h"
 #include "seen.h"
 
@@ -126,13 +126,13 @@ struct engine {
     uint32_t pages_per_seq;
     uint32_t stop_ids[ENGINE_MAX_STOP_IDS], n_stop_ids;
     struct mem_account account;
-    struct mem_kern mem;
+    struct ranks ranks;
     uint64_t arena_bytes;
 
     /* made by engine_load */
     void *arena;
     struct grammar_work *grammar_work;
-    struct kern *k;
+    struct kern *k; /* rank 0's: names, results, peeks */
     struct progs progs;
     struct plan plan;
     struct sched *sched;

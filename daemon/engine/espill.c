@@ -61,10 +61,13 @@ static void on_wake(void *ctx) {
 /* All that the bytes of a page or a state depend on besides the tokens. */
 static void write_lineage(const struct engine *e, char ret[SPILL_LINEAGE_BYTES]) {
     uint64_t model = espill_mix(0, 0, 0, 0, &e->kc.model, sizeof e->kc.model);
+    char ranks[16] = "";
 
+    if (e->kc.n_ranks > 1)
+        snprintf(ranks, sizeof ranks, "x%u", e->kc.n_ranks);
     memset(ret, 0, SPILL_LINEAGE_BYTES);
-    snprintf(ret, SPILL_LINEAGE_BYTES, "%016llx %016llx %s %s %u %.40s", (unsigned long long)e->spill.weights,
-             (unsigned long long)model, GLMD_VERSION, kern_name(e->k), e->kc.cache, e->name);
+    snprintf(ret, SPILL_LINEAGE_BYTES, "%016llx %016llx %s %s%s %u %.40s", (unsigned long long)e->spill.weights,
+             (unsigned long long)model, GLMD_VERSION, kern_name(e->k), ranks, e->kc.cache, e->name);
 }
 
 void espill_open(struct engine *e) {
@@ -89,7 +92,7 @@ void espill_open(struct engine *e) {
         log_warning("%s", p->text);
         return;
     }
-    o = options_of(e, kern_page_bytes(e->k), kern_slot_bytes(e->k));
+    o = options_of(e, ranks_page_bytes(&e->ranks), ranks_slot_bytes(&e->ranks));
     write_lineage(e, o.shape.lineage);
     o.wake = on_wake;
     o.ctx = e;
@@ -180,8 +183,8 @@ static int out_copy(struct engine *e, const struct spill_piece *b) {
     struct espill *p = &e->spill;
 
     if (b->kind == SPILL_STATE)
-        return kern_slot_read(e->k, p->out_slot.id, b->bytes, kern_slot_bytes(e->k));
-    return kern_page_read(e->k, p->out_pages[b->page].id, b->bytes, kern_page_bytes(e->k));
+        return ranks_slot_read(&e->ranks, p->out_slot.id, b->bytes, ranks_slot_bytes(&e->ranks));
+    return ranks_page_read(&e->ranks, p->out_pages[b->page].id, b->bytes, ranks_page_bytes(&e->ranks));
 }
 
 static int out_round(struct engine *e, uint32_t *left) {
@@ -384,8 +387,8 @@ static int in_copy(struct engine *e, const struct spill_piece *b) {
     struct espill *p = &e->spill;
 
     if (b->kind == SPILL_STATE)
-        return kern_slot_write(e->k, p->in_slot.id, b->bytes, kern_slot_bytes(e->k));
-    return kern_page_write(e->k, p->in_pages[b->page].id, b->bytes, kern_page_bytes(e->k));
+        return ranks_slot_write(&e->ranks, p->in_slot.id, b->bytes, ranks_slot_bytes(&e->ranks));
+    return ranks_page_write(&e->ranks, p->in_pages[b->page].id, b->bytes, ranks_page_bytes(&e->ranks));
 }
 
 static void in_failed(struct engine *e) {

@@ -32,7 +32,7 @@ int fill_load(struct engine *e) {
     uint64_t bytes;
     int r = plan_end(&e->plan, &plan, &bytes);
 
-    return r < 0 ? r : kern_plan_load(e->k, plan, bytes);
+    return r < 0 ? r : ranks_plan_load(&e->ranks, plan, bytes);
 }
 
 static uint32_t prompt_left(const struct eng_seq *q) {
@@ -139,7 +139,7 @@ int fill_launch(struct engine *e, bool busy) {
     want += !f->next;
     f->began_ns = clock_now_ns();
     for (f->launched = 0; f->launched < want; f->launched++) {
-        int r = kern_launch(e->k, f->progs[f->next + f->launched]);
+        int r = ranks_launch(&e->ranks, f->progs[f->next + f->launched]);
 
         if (r == -EAGAIN && f->launched)
             break;
@@ -229,7 +229,7 @@ int fill_finish(struct engine *e) {
     struct fill *f = &e->fill;
     /* the slice had the device to itself since its launch, or since the decode step before it ended */
     uint64_t began = f->began_ns > e->now_ns ? f->began_ns : e->now_ns;
-    int r = kern_wait(e->k, KERN_LANE_PREFILL);
+    int r = ranks_wait(&e->ranks, KERN_LANE_PREFILL);
 
     if (r < 0)
         return engine_fail(e, "prefill slice", r);

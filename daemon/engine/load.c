@@ -25,7 +25,7 @@ static int on_window(void *ctx, uint64_t done, uint64_t total) {
 }
 
 struct weight_sink {
-    struct mem_pack pack;
+    struct ranks *ranks;
     struct convert convert;
     const struct kern_config *kc;
     bool digested; /* somebody wants to know which weights these are */
@@ -42,7 +42,7 @@ static int keep_window(void *ctx, const struct kern_tensor_id *id, const struct 
         atomic_fetch_add_explicit(
             &s->digest, espill_mix(id->part | id->piece << 16, id->layer, id->expert, offset, bytes, n),
             memory_order_relaxed);
-    return mem_pack_window(&s->pack, id, t, offset, bytes, n);
+    return ranks_pack(s->ranks, id, t, offset, bytes, n);
 }
 
 /* A checkpoint holds its draft layer whether it is wanted or not. */
@@ -60,7 +60,7 @@ static int take_window(void *ctx, const struct kern_tensor_id *id, const struct 
 }
 
 static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err) {
-    struct weight_sink sink = { .pack.k = e->k, .kc = &e->kc, .convert = { .sink = keep_window },
+    struct weight_sink sink = { .ranks = &e->ranks, .kc = &e->kc, .convert = { .sink = keep_window },
                                 .digested = espill_is_wanted(e),
                                 .n_layers = e->kc.model.n_layers + e->kc.model.n_draft };
     struct watch watch = { .fn = progress, .ctx = ctx };
@@ -80,36 +80,37 @@ static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx
     convert_begin(&sink.convert, &e->directory, &e->kc.model, e->stores, (char *)l.staging + STAGING_BYTES);
     r = model_load(e->index, &e->directory, &l, err);
     if (r >= 0)
-        r = mem_pack_done(&sink.pack, err);
+        r = ranks_pack_done(&e->ranks, err);
     mem_unmap(&e->account, MEM_STAGING, l.staging, room);
     e->spill.weights = sink.digest;
     return r;
 }
 
 static int open_backend(struct engine *e, struct xerr *err) {
-    int r = kern_open(e->backend, &e->kc, e->mem.block, &e->k);
+    int r = ranks_open(&e->ranks, e->backend, &e->kc, err);
 
-    if (r < 0)
-        return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
-    return 0;
+    e->k = e->ranks.rank[0].k;
+    return r;
 }
 
 static int record_programs(struct engine *e, struct xerr *err) {
-    int r = progs_capture(e->k, &e->kc.model, e->opt.draft, &e->progs);
+    /* the same on every rank: programs go by their numbers */
+    for (uint32_t i = e->ranks.n; i-- > 0;) {
+        struct kern *k = e->ranks.rank[i].k;
+        int r = progs_capture(k, &e->kc.model, e->opt.draft, &e->progs);
 
-    if (r < 0)
-        return xerr_set(err, r, "backend %s: %s", e->backend, kern_last_error(e->k));
-    return 0;
+        if (r < 0)
+            return xerr_set(err, r, "backend %s: %s", e->backend, kern_last_error(k));
+    }
+    return ranks_start(&e->ranks, err);
 }
 
 int engine_reopen(struct engine *e, struct xerr *err) {
     int r;
 
-    e->k = kern_close(e->k);
-    if ((r = open_backend(e, err)) < 0)
+    ranks_close(&e->ranks);
+    if ((r = open_backend(e, err)) < 0 || (r = ranks_pack_done(&e->ranks, err)) < 0)
         return r;
-    if ((r = kern_pack_done(e->k)) < 0)
-        return xerr_set(err, r, "backend %s: %s", e->backend, kern_last_error(e->k));
     return record_programs(e, err);
 }
 
@@ -118,7 +119,7 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
 
     if (e->loaded)
         return xerr_set(err, -EBUSY, "model %s: found it loaded already", e->name);
-    if ((r = mem_kern_alloc(&e->mem, err)) < 0)
+    if ((r = ranks_alloc(&e->ranks, err)) < 0)
         return r;
     if ((r = mem_map(&e->account, MEM_OTHER, e->arena_bytes, &e->arena)) < 0)
         return xerr_set(err, r, "memory: no %llu bytes for the engine's tables",
@@ -137,7 +138,7 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
     if ((r = open_backend(e, err)) < 0)
         return r;
     if (e->is_script)
-        r = kern_pack_done(e->k) < 0 ? xerr_set(err, -EINVAL, "backend script: %s", kern_last_error(e->k)) : 0;
+        r = ranks_pack_done(&e->ranks, err);
     else
         r = load_weights(e, progress, ctx, err);
     if (r < 0 || (r = record_programs(e, err)) < 0)
@@ -151,14 +152,15 @@ struct engine *engine_close(struct engine *e) {
     if (!e)
         return NULL;
     espill_close(e);
-    e->k = kern_close(e->k);
+    ranks_close(&e->ranks);
+    e->k = NULL;
     if (e->has_pools) {
         mem_page_pool_done(&e->pages);
         mem_slot_pool_done(&e->slots);
     }
     mem_unmap(&e->account, MEM_OTHER, e->arena, e->arena_bytes);
     grammar_work_free(e->grammar_work);
-    mem_kern_free(&e->mem);
+    ranks_free(&e->ranks);
     if (e->has_directory)
         model_directory_done(&e->directory);
     model_index_close(e->index);

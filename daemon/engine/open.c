@@ -172,6 +172,8 @@ static int check_options(struct engine *e, struct xerr *err) {
         o->target_gap_ms = 200;
     if (!o->prefill_tokens)
         o->prefill_tokens = 512;
+    if (o->ranks > RANKS_MAX)
+        return xerr_set(err, -EINVAL, "ranks: found %u, expected 1 to %d", o->ranks, RANKS_MAX);
     if (o->max_seqs > 1024)
         return xerr_set(err, -EINVAL, "sequences at once: found %u, expected 1 to 1024", o->max_seqs);
     if (o->cache_slots > 65536)
@@ -192,7 +194,8 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct xe
         return xerr_set(err, -ENOMEM, "engine: no memory");
     memset(e, 0, sizeof *e);
     e->opt = *opt;
-    e->kc.n_ranks = 1;
+    e->kc.n_ranks = opt->ranks ? opt->ranks : 1;
+    e->ranks.timeout_ms = opt->rank_timeout_ms;
     e->long_tokens = ECACHE_LONG;
     mem_account_init(&e->account);
     if (!opt->model || !opt->model[0])
@@ -237,20 +240,35 @@ struct mem_account *engine_account(struct engine *e) {
     return &e->account;
 }
 
+_Static_assert(sizeof((struct engine_info){ .ranks = 0 }.rank_bytes) == RANKS_MAX * sizeof(uint64_t),
+               "every rank has its place in engine_info");
+
+/* Everything one rank has for itself. */
+static uint64_t rank_bytes(const struct mem_kern *m) {
+    uint64_t sum = 0;
+
+    for (int i = 0; i < KERN_MEM_N; i++)
+        sum += m->bytes[i];
+    return sum;
+}
+
 void engine_get_info(const struct engine *e, struct engine_info *ret) {
     struct engine_info i = { .vocab_tokens = e->kc.model.vocab_tokens, .context_tokens = e->kc.max_context,
                              .max_seqs = e->opt.max_seqs, .n_pages = e->kc.n_pages, .n_slots = e->kc.n_slots,
-                             .cache_slots = e->opt.cache_slots };
+                             .cache_slots = e->opt.cache_slots, .ranks = e->kc.n_ranks };
 
     snprintf(i.model_name, sizeof i.model_name, "%.63s", e->name);
     snprintf(i.model_dir, sizeof i.model_dir, "%s", e->dir);
     snprintf(i.backend, sizeof i.backend, "%s", e->k ? kern_name(e->k) : e->backend);
     snprintf(i.cache, sizeof i.cache, "%s",
              e->kc.cache == KERN_CACHE_FP8 ? "fp8" : e->kc.cache == KERN_CACHE_BF16 ? "bf16" : "f32");
-    i.weight_bytes = e->mem.bytes[KERN_MEM_WEIGHTS];
-    i.page_bytes = e->mem.bytes[KERN_MEM_PAGES] / e->kc.n_pages;
-    i.slot_bytes = e->mem.bytes[KERN_MEM_SLOTS] / e->kc.n_slots;
-    i.work_bytes = e->mem.bytes[KERN_MEM_WORK] + e->mem.bytes[KERN_MEM_CTL] + e->arena_bytes;
+    for (uint32_t r = 0; r < e->ranks.n; r++)
+        i.rank_bytes[r] = rank_bytes(&e->ranks.rank[r].mem);
+    i.weight_bytes = e->ranks.bytes[KERN_MEM_WEIGHTS];
+    i.page_bytes = e->ranks.bytes[KERN_MEM_PAGES] / e->kc.n_pages;
+    i.slot_bytes = e->ranks.bytes[KERN_MEM_SLOTS] / e->kc.n_slots;
+    i.work_bytes = e->ranks.bytes[KERN_MEM_WORK] + e->ranks.bytes[KERN_MEM_CTL] + e->arena_bytes + e->ranks.comm_bytes +
+                   KERN_LANES * e->ranks.plan_bytes;
     *ret = i;
 }
 

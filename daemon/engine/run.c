@@ -12,7 +12,7 @@ int engine_fail(struct engine *e, const char *what, int r) {
     struct log_fields f = { .event = LOG_EV_DEVICE_LOST, .uid = LOG_NO_UID };
 
     log_full(LOG_LEVEL_ERROR, &f, NULL, "engine stops: %s failed (%s): %s", what, strerror(-r),
-             e->k ? kern_last_error(e->k) : "no backend");
+             ranks_error(&e->ranks));
     e->fill.active = false;
     atomic_store(&e->lost, 1);
     streams_end_all(e, STREAM_END_ERROR, -EIO);

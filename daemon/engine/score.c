@@ -128,9 +128,9 @@ static int chunk(struct scorer *s, uint32_t pos0, uint32_t n) {
         r = fill_load(e);
     fill_programs(e, f, e->plan.n_samples || s->q->show, s->draft);
     for (uint32_t i = 0; r >= 0 && i < f->n_progs; i++) {
-        r = kern_launch(e->k, f->progs[i]);
+        r = ranks_launch(&e->ranks, f->progs[i]);
         if (r >= 0)
-            r = kern_wait(e->k, KERN_LANE_PREFILL);
+            r = ranks_wait(&e->ranks, KERN_LANE_PREFILL);
         if (r >= 0)
             r = show(s, i, pos0, n);
     }
@@ -152,8 +152,8 @@ static int feed(struct scorer *s, uint32_t pos) {
         r = add_samples(s, pos, 1);
     if (r >= 0)
         r = plan_end(&e->plan, &plan, &bytes);
-    if (r < 0 || (r = kern_plan_load(e->k, plan, bytes)) < 0 || (r = kern_launch(e->k, e->progs.decode)) < 0 ||
-        (r = kern_wait(e->k, KERN_LANE_DECODE)) < 0)
+    if (r < 0 || (r = ranks_plan_load(&e->ranks, plan, bytes)) < 0 ||
+        (r = ranks_launch(&e->ranks, e->progs.decode)) < 0 || (r = ranks_wait(&e->ranks, KERN_LANE_DECODE)) < 0)
         return r;
     return take_results(s, KERN_LANE_DECODE, pos);
 }
@@ -217,7 +217,7 @@ int score_prompt(struct engine *e, const struct score_query *q, const struct sco
     } else {
         r = run(&s);
         if (r < 0)
-            xerr_set(err, r, "evaluation: %s (%s)", kern_last_error(e->k), strerror(-r));
+            xerr_set(err, r, "evaluation: %s (%s)", ranks_error(&e->ranks), strerror(-r));
         mem_slot_give(&e->slots, s.slot);
         mem_pages_give(&e->pages, s.n_pages, s.pages);
     }
@@ -271,7 +271,7 @@ int score_greedy(struct engine *e, const uint32_t *ids, uint32_t n_ids, uint32_t
                 events_publish(e);
         r = c.status;
         if (r < 0)
-            xerr_set(err, r, "evaluation: generation failed: %s (%s)", strerror(-r), kern_last_error(e->k));
+            xerr_set(err, r, "evaluation: generation failed: %s (%s)", strerror(-r), ranks_error(&e->ranks));
     }
     e->sink = before;
     *ret_n = c.n;

@@ -4,6 +4,7 @@
  * function that later places them. */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "engine_priv.h"
@@ -54,8 +55,8 @@ static bool has_prefix(const struct engine *e) {
 
 static struct prefix_config prefix_config_of(const struct engine *e) {
     return (struct prefix_config){ .max_checkpoints = e->opt.cache_slots, .max_pages = at_least_1(e->kc.n_pages),
-                                   .slot_bytes = e->mem.bytes[KERN_MEM_SLOTS] / e->kc.n_slots,
-                                   .page_bytes = e->mem.bytes[KERN_MEM_PAGES] / at_least_1(e->kc.n_pages),
+                                   .slot_bytes = e->ranks.bytes[KERN_MEM_SLOTS] / e->kc.n_slots,
+                                   .page_bytes = e->ranks.bytes[KERN_MEM_PAGES] / at_least_1(e->kc.n_pages),
                                    .max_bytes = e->opt.cache_bytes };
 }
 
@@ -115,12 +116,20 @@ uint64_t arena_layout(struct engine *e, char *base) {
 
 /* ---- the configuration for a context and a pool ---- */
 
+/* Of each rank: together they have those of one. */
+static uint32_t threads_of(const struct engine *e) {
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t all = e->opt.threads ? e->opt.threads : online > 0 ? (uint32_t)online : 1;
+
+    return e->kc.n_ranks > 1 ? at_least_1(all / e->kc.n_ranks) : e->opt.threads;
+}
+
 static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
     struct kern_config *k = &e->kc;
     struct plan_limits *l = &e->limits;
     uint32_t seqs = e->opt.max_seqs, distinct = context < k->model.vocab_rows ? context : k->model.vocab_rows;
 
-    k->threads = e->opt.threads;
+    k->threads = threads_of(e);
     k->cache = e->opt.cache == ENGINE_CACHE_FP8    ? KERN_CACHE_FP8
                : e->opt.cache == ENGINE_CACHE_BF16 ? KERN_CACHE_BF16
                                                    : KERN_CACHE_F32;
@@ -152,11 +161,11 @@ static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
 
 /* Bytes of everything with this context and pool; UINT64_MAX when it cannot be. */
 static uint64_t total_bytes(struct engine *e, uint32_t context, uint32_t n_pages) {
-    uint64_t b[KERN_MEM_N], sum, spill;
+    uint64_t b[KERN_MEM_N], sum, more, spill;
 
-    if (configure(e, context, n_pages) < 0 || kern_query(e->backend, &e->kc, b) < 0)
+    if (configure(e, context, n_pages) < 0 || ranks_query(e->backend, &e->kc, b, &more) < 0)
         return UINT64_MAX;
-    sum = e->arena_bytes + 8ull * n_pages;
+    sum = e->arena_bytes + 8ull * n_pages + more;
     for (int i = 0; i < KERN_MEM_N; i++)
         sum += b[i];
     spill = espill_bytes(e, b[KERN_MEM_PAGES] / at_least_1(n_pages), b[KERN_MEM_SLOTS] / e->kc.n_slots);
@@ -262,7 +271,7 @@ int engine_size(struct engine *e, struct xerr *err) {
     if (configure(e, context, 1) < 0)
         return xerr_set(err, -EOVERFLOW, "context: found %u tokens, expected fewer: a step's plan would exceed "
                                          "4 GiB", context);
-    if ((r = kern_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 })) < 0)
+    if ((r = ranks_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 }, &(uint64_t){ 0 })) < 0)
         return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
     budget = mi.available_bytes > kept_bytes(e) ? mi.available_bytes - kept_bytes(e) : 0;
     choose_slots(e, budget);
@@ -279,5 +288,5 @@ int engine_size(struct engine *e, struct xerr *err) {
         return xerr_set(err, r, "context: %u tokens cannot be planned", context);
     if ((r = mem_account_plan(&e->account, MEM_OTHER, e->arena_bytes)) < 0)
         return xerr_set(err, r, "memory: the engine's tables are too large");
-    return mem_kern_plan(&e->mem, &e->account, e->backend, &e->kc, err);
+    return ranks_plan(&e->ranks, &e->account, e->backend, &e->kc, err);
 }

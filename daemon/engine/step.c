@@ -65,8 +65,8 @@ int step_launch(struct engine *e) {
             (r = step_sample(e, q, (uint32_t)row)) < 0)
             return engine_fail(e, "decode plan", r);
     }
-    if ((r = plan_end(&e->plan, &plan, &bytes)) < 0 || (r = kern_plan_load(e->k, plan, bytes)) < 0 ||
-        (r = kern_launch(e->k, e->progs.decode)) < 0)
+    if ((r = plan_end(&e->plan, &plan, &bytes)) < 0 || (r = ranks_plan_load(&e->ranks, plan, bytes)) < 0 ||
+        (r = ranks_launch(&e->ranks, e->progs.decode)) < 0)
         return engine_fail(e, "decode step", r);
     return 1;
 }
@@ -149,7 +149,7 @@ int step_finish(struct engine *e) {
     const struct kern_result *res;
     uint64_t began = e->now_ns;
     uint32_t n = 0;
-    int r = kern_wait(e->k, KERN_LANE_DECODE);
+    int r = ranks_wait(&e->ranks, KERN_LANE_DECODE);
 
     if (r < 0)
         return engine_fail(e, "decode step", r);

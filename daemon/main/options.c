@@ -19,6 +19,7 @@ static const char usage[] =
     "  --config FILE            read FILE and FILE.d/*.conf instead of the system's configuration\n"
     "  --backend NAME           cpu or ref\n"
     "  --threads N              compute threads, 0 = one per processor\n"
+    "  --ranks N                shares the model is cut into, each with its part of the threads\n"
     "  --context N              longest prompt plus answer in tokens, 0 = the model's\n"
     "  --io-backend NAME        auto, uring or epoll\n"
     "  --log-level NAME         error, warning, notice, info or debug\n"
@@ -39,6 +40,7 @@ enum {
     OPT_CONFIG,
     OPT_BACKEND,
     OPT_THREADS,
+    OPT_RANKS,
     OPT_CONTEXT,
     OPT_IO,
     OPT_LEVEL,
@@ -58,6 +60,7 @@ static const struct option options[] = {
     {"config", required_argument, NULL, OPT_CONFIG},
     {"backend", required_argument, NULL, OPT_BACKEND},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"ranks", required_argument, NULL, OPT_RANKS},
     {"context", required_argument, NULL, OPT_CONTEXT},
     {"io-backend", required_argument, NULL, OPT_IO},
     {"log-level", required_argument, NULL, OPT_LEVEL},
@@ -173,6 +176,9 @@ static int set_option(struct daemon *d, int opt) {
         return 0;
     case OPT_THREADS:
         add_override(d, "Model", "Threads", "--threads", optarg);
+        return 0;
+    case OPT_RANKS:
+        add_override(d, "Model", "Ranks", "--ranks", optarg);
         return 0;
     case OPT_CONTEXT:
         add_override(d, "Model", "ContextTokens", "--context", optarg);

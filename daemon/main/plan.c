@@ -77,7 +77,10 @@ static void print_json(const struct engine_info *i, const struct model_summary_r
            "bytes\":%llu",
            (unsigned long long)i->weight_bytes, (unsigned long long)i->page_bytes, i->n_pages,
            (unsigned long long)i->slot_bytes, i->n_slots, (unsigned long long)i->work_bytes);
-    printf(",\"weights\":[");
+    printf(",\"rank_bytes\":[");
+    for (uint32_t r = 0; r < i->ranks; r++)
+        printf("%s%llu", r ? "," : "", (unsigned long long)i->rank_bytes[r]);
+    printf("],\"weights\":[");
     for (size_t k = 0; k < n; k++)
         printf("%s{\"part\":\"%s\",\"format\":\"%s\",\"tensors\":%llu,\"numbers\":%llu,\"bytes\":%llu}",
                k ? "," : "", rows[k].group, rows[k].format, (unsigned long long)rows[k].matrices,
@@ -101,6 +104,8 @@ static void print_text(const struct engine_info *i, const struct model_summary_r
     printf("%-66s %12.3f\n", "cache pages", gib(i->page_bytes * i->n_pages));
     printf("%-66s %12.3f\n", "states", gib(i->slot_bytes * i->n_slots));
     printf("%-66s %12.3f\n", "work", gib(i->work_bytes));
+    for (uint32_t r = 0; i->ranks > 1 && r < i->ranks; r++)
+        printf("rank %-61u %12.3f\n", r, gib(i->rank_bytes[r]));
     printf("%s on %s: a context of %u tokens, %u requests at once\n", i->model_name, i->backend,
            i->context_tokens, i->max_seqs);
 }

@@ -15,7 +15,7 @@ struct eval_options {
     const char *model, *backend, *isa;
     const char *only;  /* one case, or NULL */
     double tolerance;
-    uint32_t threads, chunk_tokens;
+    uint32_t threads, ranks, chunk_tokens;
     uint32_t cache; /* enum engine_cache */
     bool json;
 };

@@ -128,7 +128,8 @@ static int run_case(struct run *u, struct engine *e, const char *name, struct xe
 
 static int open_engine(struct run *u, struct engine **ret, struct xerr *err) {
     struct engine_options opt = { .model = u->o->model, .backend = u->o->backend, .isa = u->o->isa,
-                                  .threads = u->o->threads, .max_seqs = 1, .max_streams = 1, .score = true,
+                                  .threads = u->o->threads, .ranks = u->o->ranks, .max_seqs = 1, .max_streams = 1,
+                                  .score = true,
                                   .context_tokens = u->context, .draft = u->drafts,
                                   .prefill_tokens = u->o->chunk_tokens, .cache = u->o->cache,
                                   /* what is bad is to be measured, too */

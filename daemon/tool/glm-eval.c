@@ -20,6 +20,7 @@ static const char usage[] =
     "  --backend ref|cpu   what computes (default cpu)\n"
     "  --isa NAME          instruction set of the cpu backend: scalar, avx2, avx512, neon\n"
     "  --threads N         threads (default: all processors)\n"
+    "  --ranks N           shares the model is cut into, each with its part of the threads (default: 1)\n"
     "  --cache FORMAT      how latents are stored: f32 (default), bf16, fp8\n"
     "  --case NAME         only this case\n"
     "  --tol X             largest relative error that passes (default 1e-4)\n"
@@ -62,13 +63,14 @@ static bool tolerance(const char *s, double *ret) {
     return true;
 }
 
-enum { OPT_BACKEND = 1, OPT_ISA, OPT_THREADS, OPT_CASE, OPT_TOL, OPT_CHUNK, OPT_CACHE, OPT_JSON, OPT_TOKENS, OPT_CHAT,
-       OPT_HELP, OPT_VERSION };
+enum { OPT_BACKEND = 1, OPT_ISA, OPT_THREADS, OPT_RANKS, OPT_CASE, OPT_TOL, OPT_CHUNK, OPT_CACHE, OPT_JSON,
+       OPT_TOKENS, OPT_CHAT, OPT_HELP, OPT_VERSION };
 
 static const struct option longs[] = {
     { "backend", required_argument, NULL, OPT_BACKEND }, { "isa", required_argument, NULL, OPT_ISA },
-    { "threads", required_argument, NULL, OPT_THREADS }, { "case", required_argument, NULL, OPT_CASE },
-    { "tol", required_argument, NULL, OPT_TOL },         { "chunk", required_argument, NULL, OPT_CHUNK },
+    { "threads", required_argument, NULL, OPT_THREADS }, { "ranks", required_argument, NULL, OPT_RANKS },
+    { "case", required_argument, NULL, OPT_CASE },       { "tol", required_argument, NULL, OPT_TOL },
+    { "chunk", required_argument, NULL, OPT_CHUNK },
     { "json", no_argument, NULL, OPT_JSON },             { "tokens", required_argument, NULL, OPT_TOKENS },
     { "chat", required_argument, NULL, OPT_CHAT },       { "cache", required_argument, NULL, OPT_CACHE },
     { "help", no_argument, NULL, OPT_HELP },             { "version", no_argument, NULL, OPT_VERSION },
@@ -106,6 +108,9 @@ static int set_option(struct command *c, int opt) {
     case OPT_THREADS:
         return number(optarg, 1024, &c->o.threads) ? EVAL_OK
                                                    : misuse("--threads: expected 0 to 1024, found", optarg);
+    case OPT_RANKS:
+        return number(optarg, 8, &c->o.ranks) && c->o.ranks ? EVAL_OK
+                                                            : misuse("--ranks: expected 1 to 8, found", optarg);
     case OPT_CASE:
         c->o.only = optarg;
         return EVAL_OK;

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.." || exit 2
 cannot="__assert_fail abort __cpu_features2 __cpu_model __ctype_b_loc __errno_location __sigsetjmp __tls_get_addr _exit exit clock_gettime
 clock_nanosleep nanosleep close closedir posix_fadvise errno exp fclose ferror fflush fileno fmax fprintf fputc fputs fread frexpf
 fwrite getenv geteuid getgrnam_r getopt_long getpwnam_r getpid io_uring_queue_exit isatty ldexp log memchr memcmp memcpy memmem
-memmove memset optarg optind printf putc putchar puts pthread_cond_broadcast pthread_cond_destroy pthread_cond_init
+memmove memset optarg optind printf putc putchar puts pthread_cond_broadcast pthread_cond_clockwait pthread_cond_destroy pthread_cond_init
 pthread_cond_signal pthread_cond_timedwait pthread_cond_wait pthread_join pthread_mutex_destroy pthread_mutex_init
 pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_once pthread_self pthread_setname_np pthread_sigmask qsort qsort_r
 readdir sched_yield secure_getenv shutdown sigaction sigaddset sigemptyset sigfillset siglongjmp signal sigprocmask

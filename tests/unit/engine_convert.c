@@ -65,9 +65,11 @@ START_TEST(bytes_of_a_pack) {
     snprintf(convert, sizeof convert, "shared:%s,dense:%s, mla:%s kda_in:%s,kda_o:%s,lm_head:%s", word, word, word,
              word, word, word);
     struct engine *a = loaded(packtest_out("pack"), NULL, backend), *b = loaded(nano(), convert, backend);
-    uint64_t bytes = a->mem.bytes[KERN_MEM_WEIGHTS];
-    ck_assert_uint_eq(b->mem.bytes[KERN_MEM_WEIGHTS], bytes);
-    ck_assert_msg(!memcmp(a->mem.block[KERN_MEM_WEIGHTS].base, b->mem.block[KERN_MEM_WEIGHTS].base, bytes),
+    uint64_t bytes = a->ranks.bytes[KERN_MEM_WEIGHTS];
+    ck_assert_uint_eq(b->ranks.bytes[KERN_MEM_WEIGHTS], bytes);
+    const void *of_a = a->ranks.rank[0].mem.block[KERN_MEM_WEIGHTS].base;
+    const void *of_b = b->ranks.rank[0].mem.block[KERN_MEM_WEIGHTS].base;
+    ck_assert_msg(!memcmp(of_a, of_b, bytes),
                   "%s on %s: other weights than the pack's", word, backend);
     engine_close(a);
     engine_close(b);
