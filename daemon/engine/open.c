@@ -293,7 +293,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *ret) {
         .free_pages = atomic_load_explicit(&e->stats.free_pages, memory_order_relaxed),
         .heartbeat_ns = atomic_load_explicit(&e->stats.heartbeat_ns, memory_order_relaxed),
         .retry_ms = atomic_load_explicit(&e->stats.retry_ms, memory_order_relaxed),
-        .asleep = atomic_load_explicit(&e->stats.asleep, memory_order_relaxed),
+        .asleep = atomic_load_explicit(&e->stats.asleep, memory_order_acquire), /* the engine's side: run.c */
         .skips = atomic_load_explicit(&e->stats.skips, memory_order_relaxed),
         .safety_wakes = atomic_load_explicit(&e->stats.safety_wakes, memory_order_relaxed),
         .sleeps = atomic_load_explicit(&e->stats.sleeps, memory_order_relaxed),

@@ -57,7 +57,8 @@ static void engine_sleep(struct engine *e, uint32_t ticket) {
     if (at <= now)
         return;
     stat_add(&e->stats.sleeps, 1);
-    atomic_store_explicit(&e->stats.asleep, 1, memory_order_relaxed);
+    /* who reads it sees what was done before */
+    atomic_store_explicit(&e->stats.asleep, 1, memory_order_release);
     inbox_wait(&e->inbox, ticket, at == UINT64_MAX ? UINT64_MAX : at - now);
     atomic_store_explicit(&e->stats.asleep, 0, memory_order_relaxed);
 }
