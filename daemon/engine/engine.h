@@ -55,6 +55,7 @@ struct engine_options {
     uint32_t prefill_tokens; /* rows of a prefill chunk, multiple of 64; 0 = 512 */
     uint64_t keep_free_bytes; /* refuse when less would stay available; 0 = none */
     uint64_t others_bytes; /* what the rest of the process will still touch: no part of the plan */
+    bool plan_only; /* nothing will be loaded: what memory lacks is planned too, and engine_fits() says so */
     bool draft;           /* load the MTP layer, for evaluation (score.h) */
     bool score;           /* make room to score every row of a prefill chunk (score.h) */
     uint32_t cache;       /* enum engine_cache */
@@ -105,7 +106,9 @@ typedef void (*engine_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t tota
 
 /* Reads and checks the configuration, plans every byte, refuses before allocating. */
 int engine_open(const struct engine_options *opt, struct engine **ret, struct xerr *err);
-/* Allocates, loads and packs the weights, captures the programs. */
+/* -ENOMEM and why when what options.plan_only asked for needs more than there is. */
+int engine_fits(const struct engine *e, struct xerr *err);
+/* Allocates, loads and packs the weights, captures the programs. -EINVAL after options.plan_only. */
 int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct xerr *err);
 /* One real step whose token is known (or, for an unknown checkpoint, prefill and decode must agree). */
 int engine_self_test(struct engine *e, struct xerr *err);

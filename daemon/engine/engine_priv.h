@@ -120,6 +120,7 @@ struct engine {
     bool has_directory;
     struct kern_store *stores; /* kc.stores: how each matrix is stored, NULL for scripts */
     struct model_findings findings; /* engine_load */
+    struct xerr lack; /* what memory lacks; code 0: nothing */
     struct kern_config kc;
     struct plan_limits limits;
     uint32_t model_context; /* the longest the model allows */

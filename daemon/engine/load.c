@@ -119,6 +119,8 @@ int engine_load(struct engine *e, engine_progress_fn progress, void *ctx, struct
 
     if (e->loaded)
         return xerr_set(err, -EBUSY, "model %s: found it loaded already", e->name);
+    if (e->opt.plan_only)
+        return xerr_set(err, -EINVAL, "model %s: it was opened to be planned, not loaded", e->name);
     if ((r = ranks_alloc(&e->ranks, err)) < 0)
         return r;
     if ((r = mem_map(&e->account, MEM_OTHER, e->arena_bytes, &e->arena)) < 0)

@@ -259,6 +259,10 @@ static int check_context(struct engine *e, uint32_t *context, struct xerr *err) 
     return 0;
 }
 
+int engine_fits(const struct engine *e, struct xerr *err) {
+    return e->lack.code ? xerr_set(err, e->lack.code, "%s", e->lack.msg) : 0;
+}
+
 int engine_size(struct engine *e, struct xerr *err) {
     uint32_t context = e->opt.context_tokens, n_pages = e->opt.n_pages;
     struct mem_info mi;
@@ -282,8 +286,11 @@ int engine_size(struct engine *e, struct xerr *err) {
         }
         n_pages = choose_pages(e, context, budget);
     }
-    if (total_bytes(e, context, n_pages) > budget)
-        return refuse(e, context, n_pages, mi.available_bytes, budget, err);
+    if (total_bytes(e, context, n_pages) > budget) {
+        r = refuse(e, context, n_pages, mi.available_bytes, budget, e->opt.plan_only ? &e->lack : err);
+        if (!e->opt.plan_only)
+            return r;
+    }
     if ((r = configure(e, context, n_pages)) < 0)
         return xerr_set(err, r, "context: %u tokens cannot be planned", context);
     if ((r = mem_account_plan(&e->account, MEM_OTHER, e->arena_bytes)) < 0)

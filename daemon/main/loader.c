@@ -81,6 +81,7 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
                  : c->cache_format == CONF_CACHE_BF16 ? ENGINE_CACHE_BF16
                                                       : ENGINE_CACHE_F32,
         .others_bytes = others_bytes(d),
+        .plan_only = d->plan,
         .allow_four_bit = c->allow_four_bit_dense == 1,
         .allow_low = c->allow_low_precision,
         .convert = c->convert,

@@ -68,11 +68,13 @@ static void print_string(const char *s) {
     putchar('"');
 }
 
-static void print_json(const struct engine_info *i, const struct model_summary_row *rows, size_t n) {
+static void print_json(const struct engine_info *i, const struct model_summary_row *rows, size_t n,
+                       bool fits) {
     printf("{\"model\":");
     print_string(i->model_name);
     printf(",\"backend\":\"%s\",\"context_tokens\":%u,\"sequences\":%u,\"cache\":\"%s\"", i->backend,
            i->context_tokens, i->max_seqs, i->cache);
+    printf(",\"fits\":%s", fits ? "true" : "false");
     printf(",\"weight_bytes\":%llu,\"page_bytes\":%llu,\"pages\":%u,\"slot_bytes\":%llu,\"slots\":%u,\"work_"
            "bytes\":%llu",
            (unsigned long long)i->weight_bytes, (unsigned long long)i->page_bytes, i->n_pages,
@@ -115,17 +117,20 @@ int plan_print(struct daemon *d, bool json, struct xerr *err) {
     struct engine *e = NULL;
     struct engine_info info;
     size_t n;
-    int r = loader_open(d, &e, err);
+    int fits, r = loader_open(d, &e, err);
 
     if (r == 0) {
         engine_get_info(e, &info);
         n = rows_of(e, rows);
+        fits = engine_fits(e, err);
         if (json)
-            print_json(&info, rows, n);
+            print_json(&info, rows, n, fits == 0);
         else
             print_text(&info, rows, n);
         if (fflush(stdout) != 0)
             r = xerr_set(err, -EIO, "the plan could not be written");
+        else
+            r = fits;
     }
     engine_close(e);
     return r;

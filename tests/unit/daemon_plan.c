@@ -139,6 +139,28 @@ START_TEST(made_smaller_at_load) {
 }
 END_TEST
 
+/* A machine that is too small is told what it would take, and what is missing. */
+START_TEST(without_the_memory) {
+    static const char conf[] = "[Memory]\nKeepFreeBytes=1000G\n";
+    uint64_t all;
+    json_t *root;
+
+    ckpt_copy(&dir, "nano");
+    ckpt_write(&dir, "glmd.conf", conf, strlen(conf));
+    ck_assert_msg(plan(dir.dir, "/dev/null") == 0, "%s", p.err_text);
+    all = bytes_of(NULL, NULL);
+    ck_assert_msg(strstr(p.out_text, "\"fits\":true") != NULL, "%s", p.out_text);
+    ck_assert_int_eq(plan(dir.dir, ckpt_path(&dir, "glmd.conf")), 1);
+    ck_assert_uint_eq(bytes_of(NULL, NULL), all);
+    root = json_loads(p.out_text, 0, NULL);
+    ck_assert(json_is_false(json_object_get(root, "fits")));
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "context_tokens")), 512);
+    ck_assert_int_gt(json_integer_value(json_object_get(root, "page_bytes")), 0);
+    json_decref(root);
+    ck_assert_msg(strstr(p.err_text, "must stay free") != NULL, "%s", p.err_text);
+}
+END_TEST
+
 START_TEST(gguf_alone) {
     struct ckpt_gguf g;
     struct ckpt from;
@@ -175,6 +197,7 @@ int main(void) {
     tcase_add_test(tc, small_parts_must_be_allowed);
     tcase_add_test(tc, made_smaller_at_load);
     tcase_add_test(tc, gguf_alone);
+    tcase_add_test(tc, without_the_memory);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);
