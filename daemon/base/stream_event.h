@@ -99,8 +99,9 @@ struct stream_sink {
     /* true: publish() now only hands events to another thread; NULL: never. The engine then does it before it
      * launches the next step. */
     bool (*hands_over)(void *ctx);
-    /* asks for fresh credit of a stream found short; returns records available now */
-    uint32_t (*refresh)(void *ctx, struct stream_id id);
+    /* asks for fresh credit of a stream found short of `wanted` records; returns those available now. Fewer than that:
+     * the engine is kicked when there may be more */
+    uint32_t (*refresh)(void *ctx, struct stream_id id, uint32_t wanted);
     struct stream_credit *credit; /* [max streams] */
 };
 

@@ -308,7 +308,7 @@ static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
         e->pace = emit_pace_next(e->pace, clock_now_ns() - began, estimate);
 }
 
-static uint32_t refresh_stream(struct emit_stream *s) {
+static uint32_t refresh_stream(struct emit_stream *s, uint32_t wanted) {
     struct emit_conn *c = s->conn;
     uint32_t credit;
 
@@ -321,15 +321,16 @@ static uint32_t refresh_stream(struct emit_stream *s) {
     econn_refresh(c);
     estream_flush(s);
     credit = estream_credit(s);
-    if (credit < s->rec_per_token && econn_is_gone(c)) {
+    wanted = wanted > s->rec_per_token && !FAULT(emit_token_is_enough) ? wanted : s->rec_per_token;
+    if (credit < wanted && econn_is_gone(c)) {
         c->denied = true; /* the emit thread kicks the engine when it has caught up */
-    } else if (credit < s->rec_per_token) {
+    } else if (credit < wanted) {
         c->stalls++;
         c->denied = true;
         c->waiting = true;
         econn_settle(c);
         credit = estream_credit(s);
-        if (credit >= s->rec_per_token)
+        if (credit >= wanted)
             c->denied = false;
     }
     set_credit(s, credit);
@@ -338,7 +339,7 @@ static uint32_t refresh_stream(struct emit_stream *s) {
     return credit;
 }
 
-static uint32_t sink_refresh(void *ctx, struct stream_id id) {
+static uint32_t sink_refresh(void *ctx, struct stream_id id, uint32_t wanted) {
     struct emit *e = ctx;
     struct emit_stream *s = estream_get(e, id);
     uint32_t credit;
@@ -346,7 +347,7 @@ static uint32_t sink_refresh(void *ctx, struct stream_id id) {
     if (!s)
         return UINT32_MAX;
     emit_enter(&e->engine_in);
-    credit = refresh_stream(s);
+    credit = refresh_stream(s, wanted);
     emit_leave(&e->engine_in);
     return credit;
 }

@@ -43,6 +43,7 @@ struct eng_stream {
     uint32_t seq;   /* ENGINE_NONE while queued */
     uint32_t place; /* last reported place in the queue */
     bool skipped;   /* credit short, left out of steps */
+    uint32_t most_credit; /* records that its reader ever had room for */
     bool held;      /* waits for what another one is just reading (etwins.c): the sequence of the next */
     uint32_t held_by;
     bool fetching;  /* waits for what comes from the disk (espill.c) */

@@ -9,7 +9,11 @@
 #include "clock.h"
 #include "engine_priv.h"
 
-enum { SAFETY_NS = 100000000, PLACES_NS = 20000000 };
+enum {
+    SAFETY_NS = 100000000,
+    PLACES_NS = 20000000,
+    RETURN_TOKENS = 16, /* that a reader must have room for before its request is taken up again */
+};
 
 /* ---- submitting thread ---- */
 
@@ -424,8 +428,20 @@ void streams_places(struct engine *e) {
 
 /* ---- credit ---- */
 
-static bool credit_enough(struct engine *e, uint32_t stream, bool refresh) {
-    uint32_t need = stream_token_records(e->streams[stream].req->sampling.n_alts);
+/* Records that a stream must have room for. back: it was set aside while its reader stood still. Coming back costs
+ * others a seat, and perhaps all of its prompt again: that is not for one token. */
+static uint32_t credit_wanted(const struct eng_stream *st, bool back) {
+    uint32_t one = stream_token_records(st->req->sampling.n_alts), some = RETURN_TOKENS * one;
+
+    if (!back || FAULT(credit_back_for_one))
+        return one;
+    some = some < st->most_credit / 2 ? some : st->most_credit / 2;
+    return some > one ? some : one;
+}
+
+static bool credit_enough(struct engine *e, uint32_t stream, bool refresh, bool back) {
+    struct eng_stream *st = &e->streams[stream];
+    uint32_t need = credit_wanted(st, back);
     uint32_t have = atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire);
 
     /* What the last step made is not published yet and not yet taken off the credit: when it could matter,
@@ -435,7 +451,8 @@ static bool credit_enough(struct engine *e, uint32_t stream, bool refresh) {
         have = atomic_load_explicit(&e->sink.credit[stream].records, memory_order_acquire);
     }
     if (have < need && refresh && e->sink.refresh)
-        have = e->sink.refresh(e->sink.ctx, e->streams[stream].id);
+        have = e->sink.refresh(e->sink.ctx, st->id, need);
+    st->most_credit = have > st->most_credit ? have : st->most_credit;
     return have >= need;
 }
 
@@ -453,7 +470,7 @@ void streams_credit(struct engine *e) {
     for (uint32_t i = 0; i < e->n_seqs; i++) {
         struct eng_seq *q = &e->seqs[i];
         struct eng_stream *st;
-        bool ok, samples;
+        bool ok, samples, aside;
 
         if (!q->used || q->gone)
             continue;
@@ -463,7 +480,8 @@ void streams_credit(struct engine *e) {
         /* a prompt may be read without credit up to the chunk that samples */
         samples = q->away || sched_job_state(e->sched, q->stream) == SCHED_DECODE ||
                   (!q->answers && q->n_read - q->pos <= e->opt.prefill_tokens);
-        ok = !samples || credit_enough(e, q->stream, !st->skipped || kicked || timer);
+        aside = st->skipped && (q->away || sched_job_paused(e->sched, q->stream));
+        ok = !samples || credit_enough(e, q->stream, !st->skipped || kicked || timer, aside);
         if (ok && st->skipped && timer && !kicked)
             stat_add(&e->stats.safety_wakes, 1);
         if (!ok)
@@ -473,7 +491,7 @@ void streams_credit(struct engine *e) {
         st->skipped = !ok;
         sched_skip(e->sched, q->stream, !ok, e->now_ns);
         e->n_skipped = ok ? e->n_skipped - 1 : e->n_skipped + 1;
-        back |= ok && (q->away || sched_job_paused(e->sched, q->stream));
+        back |= ok && aside;
         if (ok && q->deferred) {
             q->deferred = false;
             step_token(e, i, &q->result, q->deferred_ns);

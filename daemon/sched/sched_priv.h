@@ -21,7 +21,8 @@ struct entry {
     uint64_t order;      /* of arrival, then of admission */
     uint64_t waiting_ns; /* since when: QUEUED for admission, FILL for a chunk */
     uint64_t seat_ns;    /* since when it has its seat, or is paused */
-    uint64_t skipped_ns; /* since when it is skipped */
+    uint64_t skipped_ns; /* since when it is skipped, or is not */
+    uint64_t still_ns;   /* skipped before that, less what it has run since: see is_parked() */
 };
 
 /* Tokens served to one user. Kept after the user's last job, so that leaving and coming back is no way to a
@@ -93,9 +94,13 @@ static inline uint64_t waited(uint64_t *since_ns, uint64_t now_ns) {
     return now_ns - *since_ns;
 }
 
-/* Its reader stands still for so long that what it holds is for others. */
+/* Its reader has stood still for so long that what it holds is for others. A token now and then makes no reader: time
+ * with a seat takes back three times as much, so one that lets its sequence run for less than a quarter of the time is
+ * parked in the end, and one that reads faster never. */
+enum { PARK_RUN_SHARE = 3 };
+
 static inline bool is_parked(const struct sched *s, struct entry *e, uint64_t now_ns) {
-    return s->cfg.park_ns && e->skipped && waited(&e->skipped_ns, now_ns) >= s->cfg.park_ns;
+    return s->cfg.park_ns && e->skipped && waited(&e->skipped_ns, now_ns) >= s->cfg.park_ns - e->still_ns;
 }
 
 /* Not to be admitted now, whatever there is. */
@@ -109,6 +114,7 @@ static inline bool is_low(const struct entry *e) {
 
 /* schedadmit.c: who has something to be read, and the floor; before accounts are compared */
 void accounts_refresh(struct sched *s);
+void entry_ran(struct entry *e, uint64_t now_ns); /* before its seat goes, or its reader stands still */
 void account_charge(struct sched *s, struct account *a, uint32_t tokens);
 
 #endif

@@ -167,9 +167,22 @@ static struct entry *seat_victim(struct sched *s, bool for_low, uint64_t now_ns)
     return FAULT(sched_no_preemption) ? NULL : best;
 }
 
+/* It has run since it got its seat or its reader began to read, and stops now. */
+void entry_ran(struct entry *e, uint64_t now_ns) {
+    uint64_t from = e->seat_ns > e->skipped_ns ? e->seat_ns : e->skipped_ns, ran;
+
+    if (e->skipped || e->paused || e->state == SCHED_QUEUED || FAULT(sched_still_for_ever))
+        return;
+    ran = now_ns > from ? now_ns - from : 0;
+    e->still_ns = ran < e->still_ns / PARK_RUN_SHARE ? e->still_ns - ran * PARK_RUN_SHARE : 0;
+    e->skipped_ns = now_ns;
+}
+
 static void set_paused(struct sched *s, struct entry *e, bool paused, uint64_t now_ns) {
     if (e->paused == paused)
         return;
+    if (paused)
+        entry_ran(e, now_ns);
     e->paused = paused;
     e->seat_ns = e->waiting_ns = now_ns;
     if (paused) {
@@ -307,6 +320,12 @@ void sched_skip(struct sched *s, uint32_t job, bool skipped, uint64_t now_ns) {
 
     if (!e || e->skipped == skipped)
         return;
+    entry_ran(e, now_ns);
+    if (e->skipped && !FAULT(sched_tokens_unpark)) {
+        uint64_t stood = waited(&e->skipped_ns, now_ns), room = s->cfg.park_ns - e->still_ns;
+
+        e->still_ns += stood < room ? stood : room;
+    }
     e->skipped = skipped;
     e->skipped_ns = now_ns;
 }

@@ -180,13 +180,13 @@ uint64_t sched_next_event(const struct sched *s) {
             t = s->entries[s->queue[i]].job.deadline_ns;
     for (uint32_t i = 0; i < s->n_admitted; i++) {
         const struct entry *e = &s->entries[s->admitted[i]];
+        uint64_t parked_ns = e->skipped_ns + s->cfg.park_ns - e->still_ns;
 
         if (e->job.deadline_ns < t)
             t = e->job.deadline_ns;
         /* one that was looked at after its time yields nothing by being looked at again */
-        if (park && e->skipped && (!e->paused || e->job.movable) && e->skipped_ns + s->cfg.park_ns > s->looked_ns &&
-            e->skipped_ns + s->cfg.park_ns < t)
-            t = e->skipped_ns + s->cfg.park_ns;
+        if (park && e->skipped && (!e->paused || e->job.movable) && parked_ns > s->looked_ns && parked_ns < t)
+            t = parked_ns;
     }
     return t;
 }

@@ -162,6 +162,7 @@ void sched_requeue(struct sched *s, uint32_t job, uint32_t tokens, uint64_t now_
 
     if (!e || e->state == SCHED_QUEUED)
         return;
+    entry_ran(e, now_ns);
     take_back(s, job, e);
     e->state = SCHED_QUEUED;
     e->paused = e->promoted = false;

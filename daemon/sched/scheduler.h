@@ -13,10 +13,10 @@
  *
  * A job of state FILL or DECODE has a seat or is paused. There are max_running seats. A paused job keeps its
  * slot and pages, takes part in nothing, and goes on where it was when it gets a seat again. A seat is taken
- * from a job that has been skipped for park_ns when anybody waits, and from a background job when an
+ * from a parked job when anybody waits, and from a background job when an
  * interactive one waits.
  *
- * When a job waits for memory that movable jobs hold which are parked, skipped for park_ns, or an interactive one for
+ * When a job waits for memory that movable jobs hold which are parked, or an interactive one for
  * that of background jobs, sched_pick_release names one of them; the caller takes it back and queues the job again
  * with what must be computed to go on (sched_requeue). Such a job keeps its place among the caller's sequences, and
  * one that is skipped is passed over until it no longer is.

@@ -104,7 +104,8 @@ static void on_events(void *ctx, const struct stream_event *ev, uint32_t n) {
         atomic_compare_exchange_strong(&carry_error, &none, r);
 }
 
-static uint32_t on_refresh(void *ctx, struct stream_id id) {
+static uint32_t on_refresh(void *ctx, struct stream_id id, uint32_t wanted) {
+    (void)wanted;
     (void)ctx;
     (void)id;
     return 1u << 30;

@@ -79,10 +79,11 @@ static void on_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
     pthread_mutex_unlock(&r->lock);
 }
 
-static uint32_t on_refresh(void *ctx, struct stream_id id) {
+static uint32_t on_refresh(void *ctx, struct stream_id id, uint32_t wanted) {
     struct engrun *r = ctx;
     uint32_t n;
 
+    (void)wanted;
     pthread_mutex_lock(&r->lock);
     r->refreshes++;
     n = r->hidden_credit[id.index];

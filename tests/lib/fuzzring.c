@@ -110,7 +110,7 @@ static void engine_step(void) {
             continue;
         }
         if (atomic_load(&d.sink.credit[r->id.index].records) < need &&
-            d.sink.refresh(d.sink.ctx, r->id) < need)
+            d.sink.refresh(d.sink.ctx, r->id, 0) < need)
             continue;
         ev.stream = r->id;
         ev.first = r->done == 0;

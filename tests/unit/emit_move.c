@@ -46,7 +46,7 @@ static void *engine(void *ctx) {
             if (sent[i] == TOKENS - 1 && atomic_load(&moves) < MOVES)
                 continue;
             if (atomic_load(&et_sink.credit[ids[i].index].records) < stream_token_records(0) &&
-                et_sink.refresh(et_sink.ctx, ids[i]) < stream_token_records(0))
+                et_sink.refresh(et_sink.ctx, ids[i], 0) < stream_token_records(0))
                 continue;
             ev[n++] = sent[i] < TOKENS ? et_token(ids[i], sent[i]) : et_end(ids[i], STREAM_END_LENGTH, 0);
             if (sent[i]++ == TOKENS - 1) { /* the last token and the end in one step */

@@ -65,6 +65,43 @@ START_TEST(last_words_fit) {
 }
 END_TEST
 
+/* Room for a token and not for as much as the engine wants: it is kicked when the client has read. */
+START_TEST(as_much_as_is_wanted) {
+    struct stream_id id;
+    struct et_client c;
+    struct glmw_rec r;
+    int kicks;
+
+    et_begin(8, false);
+    et_open(&c, 6, 16);
+    id = et_accept(&c, 1, 0, false);
+    while (atomic_load(&et_sink.credit[id.index].records) > 8) {
+        struct stream_event ev = et_token(id, 40);
+
+        et_sink.publish(et_sink.ctx, &ev, 1);
+    }
+    ck_assert_uint_ge(et_sink.refresh(et_sink.ctx, id, stream_token_records(0)), stream_token_records(0));
+    kicks = et_kicks;
+    emit_conn_resume(c.conn);
+    ck_assert_int_eq(et_kicks, kicks);
+    ck_assert_uint_lt(et_sink.refresh(et_sink.ctx, id, 20), 20);
+    for (int i = 0; i < 30; i++)
+        ck_assert(et_take(&c, &r));
+    emit_conn_resume(c.conn);
+    ck_assert_int_eq(et_kicks, kicks + 1);
+    ck_assert_uint_ge(et_sink.refresh(et_sink.ctx, id, 20), 20);
+    emit_conn_resume(c.conn);
+    ck_assert_int_eq(et_kicks, kicks + 1);
+    {
+        struct stream_event ev = et_end(id, STREAM_END_STOP, 0);
+
+        et_sink.publish(et_sink.ctx, &ev, 1);
+    }
+    et_close(&c);
+    et_finish();
+}
+END_TEST
+
 /* What does not fit waits in the outbox, and END waits behind it. */
 START_TEST(end_comes_after_the_text) {
     struct et_client c;
@@ -509,6 +546,7 @@ int main(void) {
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, last_words_fit);
+    tcase_add_test(tc, as_much_as_is_wanted);
     tcase_add_test(tc, end_comes_after_the_text);
     tcase_add_test(tc, times_of_any_length);
     tcase_add_test(tc, text_is_not_overwritten);

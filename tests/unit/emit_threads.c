@@ -34,7 +34,7 @@ static void *engine(void *ctx) {
                     continue;
                 all = false;
                 if (atomic_load(&et_sink.credit[id.index].records) < stream_token_records(0) &&
-                    et_sink.refresh(et_sink.ctx, id) < stream_token_records(0))
+                    et_sink.refresh(et_sink.ctx, id, 0) < stream_token_records(0))
                     continue;
                 ev[n++] = sent[i][k] < TOKENS ? et_token(id, sent[i][k]) : et_end(id, STREAM_END_LENGTH, 0);
                 sent[i][k]++;

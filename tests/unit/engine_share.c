@@ -160,8 +160,10 @@ END_TEST
 
 /* ---- seats ---- */
 
-/* The reader of stream 2 stalls behind its third token; its seat, the only one, goes to the other, which ends. */
-static void stall_and_serve(uint32_t other) {
+/* The reader of stream 2 stalls, with room for so many records; its seat, the only one, goes to the other, which ends.
+ */
+static void stall_and_serve(uint32_t other, uint32_t records) {
+    uint32_t most = records + 1 - stream_token_records(0);
     static struct sched_req q[2]; /* the first lives on */
 
     q[0] = request(2);
@@ -169,22 +171,22 @@ static void stall_and_serve(uint32_t other) {
     open_nano((struct engine_options){ .max_seqs = 1, .cache_slots = 1, .park_ms = 1 });
     r.metered = true;
     q[0].ignore_eos = q[1].ignore_eos = true;
-    atomic_store(&r.credit[2].records, 3 + stream_token_records(0));
+    atomic_store(&r.credit[2].records, records);
     submit(&q[0]);
-    for (uint32_t i = 0; r.s[2].n_tokens < 3 && i < 1000; i++)
+    for (uint32_t i = 0; r.s[2].n_tokens < most && i < 1000; i++)
         rounds(1);
     submit(&q[1]);
     while (!r.s[other].ends) {
         engrun_sleep_ms(1);
         rounds(1);
-        ck_assert_uint_le(r.s[2].n_tokens, 6);
+        ck_assert_uint_eq(r.s[2].n_tokens, most);
     }
 }
 
 /* A reader that stalls for longer than park_ms gives its seat to one that waits; when it comes back, so does its
  * request, and goes on where it was. */
 START_TEST(parked_and_back) {
-    stall_and_serve(4);
+    stall_and_serve(4, 6);
     same_as_alone(4);
     ck_assert_uint_eq(r.s[2].ends, 0);
     rounds(5);
@@ -198,12 +200,34 @@ END_TEST
 
 /* The moment its reader comes back it has its seat, if one is free: nobody would wake the engine for it. */
 START_TEST(a_seat_at_once) {
-    stall_and_serve(3);
+    stall_and_serve(3, 6);
     ck_assert(sched_job_paused(r.e->sched, 2));
     engrun_credit(&r, 2, 1000);
     rounds(1);
     ck_assert(!sched_job_paused(r.e->sched, 2));
     ck_assert(!r.e->calm || r.e->n_batch == 1);
+    round_until_end(2);
+    same_as_alone(2);
+    close_nano();
+}
+END_TEST
+
+/* Room for a token is no reason to give a seat back: for half of what there ever was, and then as ever. */
+START_TEST(not_for_one_token) {
+    uint32_t n;
+
+    stall_and_serve(3, 12);
+    n = r.s[2].n_tokens;
+    ck_assert_uint_eq(atomic_load(&r.credit[2].records), stream_token_records(0) - 1);
+    engrun_credit(&r, 2, 3); /* 5: enough for 3 tokens */
+    rounds(3);
+    ck_assert(sched_job_paused(r.e->sched, 2));
+    ck_assert_uint_eq(r.s[2].n_tokens, n);
+    engrun_credit(&r, 2, 1);
+    rounds(3);
+    ck_assert(!sched_job_paused(r.e->sched, 2));
+    ck_assert_uint_gt(r.s[2].n_tokens, n);
+    engrun_credit(&r, 2, 1000);
     round_until_end(2);
     same_as_alone(2);
     close_nano();
@@ -438,6 +462,7 @@ int main(void) {
     tcase_add_test(tc, ended_in_a_shared_chunk);
     tcase_add_test(tc, parked_and_back);
     tcase_add_test(tc, a_seat_at_once);
+    tcase_add_test(tc, not_for_one_token);
     tcase_add_test(tc, background_gives_way);
     tcase_add_test(tc, background_gives_its_memory);
     tcase_add_test(tc, stalled_readers_keep_nobody_out);

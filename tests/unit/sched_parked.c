@@ -1,46 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The scheduler and readers that stand still: their requests give memory to others and come back when they read, and
- * one user's never take all places. */
+/* The scheduler and readers that stand still, or nearly: their requests give seats and memory to others and come back
+ * when they read, and one user's never take all places. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "leakcheck.h"
-#include "scheduler.h"
-
-static struct sched *s;
-static void *mem;
+#include "schedfix.h"
 
 static void open_sched(uint32_t seats, uint32_t slots, uint32_t places, uint32_t pages) {
-    struct sched_config cfg = { .max_jobs = 64, .max_running = seats, .n_pages = pages, .n_slots = slots,
-                                .n_places = places, .page_tokens = 256, .aging_ns = 1000, .park_ns = 3000,
-                                .patience_ns = 6000 };
-    uint64_t bytes = 0;
-
-    ck_assert_int_eq(sched_bytes(&cfg, &bytes), 0);
-    ck_assert_int_eq(posix_memalign(&mem, 16, bytes), 0);
-    memset(mem, 0xa5, bytes);
-    ck_assert_int_eq(sched_init(&cfg, mem, bytes, &s), 0);
-}
-
-static void close_sched(void) {
-    free(mem);
-}
-
-static struct sched_job job_of(uint32_t uid, uint32_t prompt, uint32_t budget) {
-    return (struct sched_job){ .uid = uid, .prompt_tokens = prompt, .budget_tokens = budget,
-                               .deadline_ns = SCHED_NEVER };
-}
-
-static void add(uint32_t job, struct sched_job j, uint64_t now) {
-    ck_assert_int_eq(sched_add(s, job, &j, now), 0);
-}
-
-static uint32_t admit(uint64_t now) {
-    uint32_t job;
-
-    return sched_admit(s, now, &job) < 0 ? UINT32_MAX : job;
+    schedfix_open(seats, slots, places, pages, 0);
 }
 
 /* Readers that stand still give memory to whoever waits for it, also to the background, not before their time, and
@@ -103,6 +72,56 @@ START_TEST(paused_and_then_parked) {
 }
 END_TEST
 
+/* A reader that takes a token now and then holds its seat no longer than one that stands still, and not again for a
+ * while when it has it back. One that lets its sequence run for a third of the time is no such reader. */
+START_TEST(slow_readers_are_parked) {
+    uint64_t t = 1000;
+
+    open_sched(1, 3, 12, 100);
+    add(0, job_of(1, 100, 10), 0);
+    ck_assert_uint_eq(admit(0), 0);
+    sched_filled(s, 0, 100, 0);
+    for (uint32_t i = 0; i < 10; i++, t += 2910) { /* nobody waits: it keeps its seat */
+        sched_skip(s, 0, true, t);
+        ck_assert_uint_eq(admit(t + 2900), UINT32_MAX);
+        sched_skip(s, 0, false, t + 2900);
+    }
+    ck_assert(!sched_job_paused(s, 0));
+    sched_skip(s, 0, true, t);
+    add(1, job_of(2, 100, 10), t);
+    ck_assert_uint_eq(sched_next_event(s), t + 30); /* three times the ten it has run */
+    ck_assert_uint_eq(admit(t + 29), UINT32_MAX);
+    ck_assert_uint_eq(admit(t + 30), 1);
+    ck_assert(sched_job_paused(s, 0));
+    sched_filled(s, 1, 100, t);
+    t += 5000;
+    sched_skip(s, 0, false, t); /* while it waits for its seat nothing is forgiven */
+    sched_remove(s, 1);
+    t += 5000;
+    ck_assert_uint_eq(admit(t), UINT32_MAX);
+    ck_assert(!sched_job_paused(s, 0));
+    t += 20;
+    sched_skip(s, 0, true, t);
+    add(1, job_of(2, 100, 10), t);
+    ck_assert_uint_eq(sched_next_event(s), t + 60);
+    ck_assert_uint_eq(admit(t + 60), 1);
+    close_sched();
+
+    open_sched(1, 3, 12, 100);
+    add(0, job_of(1, 100, 10), 0);
+    ck_assert_uint_eq(admit(0), 0);
+    sched_filled(s, 0, 100, 0);
+    add(1, job_of(2, 100, 10), 0);
+    for (t = 0; t < 300000; t += 1500) {
+        sched_skip(s, 0, true, t);
+        ck_assert_uint_eq(admit(t + 500), UINT32_MAX);
+        ck_assert_uint_eq(admit(t + 1000), UINT32_MAX);
+        sched_skip(s, 0, false, t + 1000);
+    }
+    close_sched();
+}
+END_TEST
+
 /* However many requests whose readers stand still a user has, others find places, of which one of them in turn gets
  * half of those that are left; who reads has all seats at once. */
 START_TEST(places_are_left_to_others) {
@@ -144,6 +163,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_test(tc, parked_gives_its_memory);
     tcase_add_test(tc, paused_and_then_parked);
+    tcase_add_test(tc, slow_readers_are_parked);
     tcase_add_test(tc, places_are_left_to_others);
     suite_add_tcase(suite, tc);
     sr = srunner_create(suite);

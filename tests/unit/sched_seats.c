@@ -5,38 +5,13 @@
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "leakcheck.h"
+#include "schedfix.h"
 #include "schedsim.h"
-#include "scheduler.h"
-
-static struct sched *s;
-static void *mem;
 
 static void open_sched(uint32_t seats, uint32_t slots, uint32_t pages, uint32_t max_queued) {
-    struct sched_config cfg = { .max_jobs = 64, .max_running = seats, .n_pages = pages, .n_slots = slots,
-                                .page_tokens = 256, .aging_ns = 1000, .park_ns = 3000, .patience_ns = 6000,
-                                .max_queued = max_queued };
-    uint64_t bytes = 0;
-
-    ck_assert_int_eq(sched_bytes(&cfg, &bytes), 0);
-    ck_assert_int_eq(posix_memalign(&mem, 16, bytes), 0);
-    memset(mem, 0xa5, bytes);
-    ck_assert_int_eq(sched_init(&cfg, mem, bytes, &s), 0);
-}
-
-static void close_sched(void) {
-    free(mem);
-}
-
-static struct sched_job job_of(uint32_t uid, uint32_t prompt, uint32_t budget) {
-    return (struct sched_job){ .uid = uid, .prompt_tokens = prompt, .budget_tokens = budget,
-                               .deadline_ns = SCHED_NEVER };
-}
-
-static void add(uint32_t job, struct sched_job j, uint64_t now) {
-    ck_assert_int_eq(sched_add(s, job, &j, now), 0);
+    schedfix_open(seats, slots, 0, pages, max_queued);
 }
 
 static void add_background(uint32_t job, uint32_t uid, uint32_t prompt, uint64_t now) {
@@ -44,12 +19,6 @@ static void add_background(uint32_t job, uint32_t uid, uint32_t prompt, uint64_t
 
     j.background = true;
     add(job, j, now);
-}
-
-static uint32_t admit(uint64_t now) {
-    uint32_t job;
-
-    return sched_admit(s, now, &job) < 0 ? UINT32_MAX : job;
 }
 
 static uint32_t pick(uint64_t now) {
