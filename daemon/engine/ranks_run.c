@@ -253,7 +253,8 @@ static int together(struct ranks *g, const struct rank_command *c) {
 }
 
 static int everywhere(struct ranks *g, const struct rank_command *c) {
-    tell_all(g, c);
+    if (!FAULT(ranks_copy_alone))
+        tell_all(g, c);
     return together(g, c);
 }
 
@@ -285,7 +286,7 @@ static int slot_parts(struct ranks *g, struct rank_command c, uint64_t bytes) {
         own.bytes = kern_slot_bytes(g->rank[i].k);
         own.to = c.to ? (char *)c.to + at : NULL;
         own.from = c.from ? (const char *)c.from + at : NULL;
-        at += own.bytes;
+        at += FAULT(ranks_parts_overlap) ? 0 : own.bytes;
         ranks_tell(&g->rank[i], &own);
     }
     c.bytes = kern_slot_bytes(g->rank[0].k);

@@ -93,6 +93,37 @@ START_TEST(for_people_and_programs) {
 }
 END_TEST
 
+/* Each rank's own bytes, which together are more than the weights; and the refusal of what cannot be cut. */
+START_TEST(bytes_of_each_rank) {
+    const char *argv[] = {GLMD, "--plan", "--json", "--model", ckpt_model("nano"), "--config", "/dev/null", "--ranks",
+                          "4", NULL};
+    uint64_t all = 0;
+    json_t *root, *v;
+    size_t i;
+
+    ck_assert_msg(runprog(&p, argv, NULL, false, NULL) == 0, "%s", p.err_text);
+    root = json_loads(p.out_text, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    ck_assert_uint_eq(json_array_size(json_object_get(root, "rank_bytes")), 4);
+    json_array_foreach(json_object_get(root, "rank_bytes"), i, v) {
+        ck_assert_int_gt(json_integer_value(v), 0);
+        all += (uint64_t)json_integer_value(v);
+    }
+    ck_assert_uint_gt(all, (uint64_t)json_integer_value(json_object_get(root, "weight_bytes")));
+    json_decref(root);
+    argv[2] = "--ranks"; /* as text */
+    argv[3] = "2";
+    argv[4] = "--model";
+    argv[5] = ckpt_model("nano");
+    argv[6] = NULL;
+    ck_assert_msg(runprog(&p, argv, NULL, false, NULL) == 0, "%s", p.err_text);
+    ck_assert(strstr(p.out_text, "rank 0 ") && strstr(p.out_text, "rank 1 ") && !strstr(p.out_text, "rank 2 "));
+    argv[3] = "8";
+    ck_assert_int_eq(runprog(&p, argv, NULL, false, NULL), 1);
+    ck_assert_msg(strstr(p.err_text, "kda_heads is 4") != NULL, "%s", p.err_text);
+}
+END_TEST
+
 START_TEST(experts_in_four_bits) {
     spell("mlp.experts", CKPT_NVFP4_CT);
     ck_assert_msg(plan(dir.dir, "/dev/null") == 0, "%s", p.err_text);
@@ -192,6 +223,7 @@ int main(void) {
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, for_people_and_programs);
+    tcase_add_test(tc, bytes_of_each_rank);
     tcase_add_test(tc, experts_in_four_bits);
     tcase_add_test(tc, four_bits_elsewhere_must_be_allowed);
     tcase_add_test(tc, small_parts_must_be_allowed);

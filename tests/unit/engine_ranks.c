@@ -144,7 +144,7 @@ START_TEST(spilled_states) {
     o.spill_min_tokens = 128;
     o.spill_survive = true;
     for (int round = 0; round < 3; round++) {
-        o.ranks = round < 2 ? 2 : 4;
+        o.ranks = round < 2 ? 4 : 2;
         engrun_open(&run, ckpt_model("nano"), &o);
         engrun_start(&run);
         serve(&run, 1, round ? after : before);
@@ -152,7 +152,7 @@ START_TEST(spilled_states) {
         ck_assert_msg(tier.on, "%s", tier.text);
         ck_assert(round == 1 ? tier.read > 0 : tier.read == 0);
         ck_assert_uint_eq(tier.damaged, 0);
-        ck_assert(round == 2 ? tier.foreign > 0 : tier.foreign == 0); /* blocks of two ranks */
+        ck_assert(round == 2 ? tier.foreign > 0 : tier.foreign == 0); /* blocks of four ranks */
         ck_assert_int_eq(engrun_close(&run), 0);
         ck_assert(!round || !memcmp(before, after, sizeof before));
     }
