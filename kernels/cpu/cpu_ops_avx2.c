@@ -93,6 +93,40 @@ static inline v16 v_e4m3(const uint8_t *p) {
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     return (v16){e4m3_half(b), e4m3_half(_mm_unpackhi_epi64(b, b))};
 }
+static inline __m256 widened(__m128i bf16) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
+}
+/* Two times 16: all of them are BF16 numbers, whose two bytes are looked up, those without an exponent apart. */
+static inline void v_e4m3_2(const uint8_t *p, v16 *a, v16 *b) {
+#define TWICE(...) _mm256_setr_epi8(__VA_ARGS__, __VA_ARGS__)
+    const __m256i high = TWICE(0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x41, 0x42, 0x43, -0x44, -0x43, -0x42, -0x41, -0x40, -0x3f,
+                               -0x3e, -0x3d);
+    const __m256i high_small = TWICE(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m256i low_small = TWICE(0, 0, -0x80, -0x40, 0, 0x20, 0x40, 0x60, 0, 0, 0, 0, 0, 0, 0, 0);
+#undef TWICE
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p), f = _mm256_set1_epi8(15);
+    __m256i is_small = _mm256_cmpeq_epi8(_mm256_and_si256(x, _mm256_set1_epi8(0x78)), _mm256_setzero_si256());
+    __m256i i = _mm256_and_si256(x, f), sign = _mm256_and_si256(x, _mm256_set1_epi8(-0x80));
+    __m256i hi = _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi16(x, 4), f));
+    __m256i lo = _mm256_slli_epi16(i, 4);
+    hi = _mm256_blendv_epi8(hi, _mm256_or_si256(_mm256_shuffle_epi8(high_small, i), sign), is_small);
+    lo = _mm256_blendv_epi8(lo, _mm256_shuffle_epi8(low_small, i), is_small);
+    __m256i y = _mm256_unpacklo_epi8(lo, hi), z = _mm256_unpackhi_epi8(lo, hi);
+    *a = (v16){widened(_mm256_castsi256_si128(y)), widened(_mm256_castsi256_si128(z))};
+    *b = (v16){widened(_mm256_extracti128_si256(y, 1)), widened(_mm256_extracti128_si256(z, 1))};
+}
+/* 16 powers of two: 0 is 2^-127, half of the smallest normal number, and 255 is NaN. */
+static inline __m256 e8m0_half(__m128i b) {
+    __m256i e = _mm256_cvtepu8_epi32(b);
+    __m256i odd = _mm256_or_si256(_mm256_cmpeq_epi32(e, _mm256_setzero_si256()),
+                                  _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)));
+    odd = _mm256_and_si256(odd, _mm256_set1_epi32(1 << 22));
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(e, 23), odd));
+}
+static inline v16 v_e8m0(const uint8_t *p) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (v16){e8m0_half(b), e8m0_half(_mm_unpackhi_epi64(b, b))};
+}
 /* 16 bytes as numbers. */
 static inline v16 v_ldu(const uint8_t *p) {
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);

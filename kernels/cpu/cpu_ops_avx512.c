@@ -85,6 +85,19 @@ static inline v16 v_e4m3(const uint8_t *p) {
     v = _mm512_mask_permutexvar_epi32(v, no_exponent, s, small);
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(v, t, _mm512_set1_epi32((int)0x80000000u), 0xf8));
 }
+/* Two times 16. */
+static inline void v_e4m3_2(const uint8_t *p, v16 *a, v16 *b) {
+    *a = v_e4m3(p);
+    *b = v_e4m3(p + 16);
+}
+/* 16 powers of two: 0 is 2^-127, half of the smallest normal number, and 255 is NaN. */
+static inline v16 v_e8m0(const uint8_t *p) {
+    __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __mmask16 odd = _mm512_cmpeq_epi32_mask(e, _mm512_setzero_si512()) |
+                    _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
+    __m512i v = _mm512_slli_epi32(e, 23);
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(v, odd, v, _mm512_set1_epi32(1 << 22)));
+}
 /* 16 bytes as numbers. */
 static inline v16 v_ldu(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));

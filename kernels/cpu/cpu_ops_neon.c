@@ -100,6 +100,15 @@ static inline v16 v_ld8(const uint8_t *p) {
 static inline v16 v_e4m3(const uint8_t *p) {
     return v_mul(v_ld8(p), v_set(256.0f));
 }
+/* Two times 16. */
+static inline void v_e4m3_2(const uint8_t *p, v16 *a, v16 *b) {
+    *a = v_e4m3(p);
+    *b = v_e4m3(p + 16);
+}
+/* 16 powers of two: 0 is 2^-127, half of the smallest normal number, and 255 is NaN. */
+static inline v16 v_e8m0(const uint8_t *p) {
+    V16_ONE_BY_ONE(host_e8m0_f32(p[i]));
+}
 /* 16 bytes as numbers. */
 static inline v16 v_ldu(const uint8_t *p) {
     V16_ONE_BY_ONE((float)p[i]);

@@ -6,7 +6,7 @@
  *
  * Bar: at most 2.5 times for each format; none for F32, whose bytes are twice as many, FP8 5x7, which is there for the
  * tests, EXL3, IQ1, IQ2 and IQ3. BENCH_HANDICAP=1 computes every product with stored weights 25 times.
- * BENCH_FORMAT=WORD measures those whose line begins with gemv-WORD. */
+ * BENCH_FORMAT=WORD measures those whose line begins with gemv-WORD, BENCH_ISA=NAME with other instructions. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ static void config(struct kern_config *c) {
     km_config_small(c);
     struct kern_model_desc *m = &c->model;
     c->threads = BENCH_THREADS;
+    c->isa = getenv("BENCH_ISA");
     c->max_context = CONTEXT;
     m->vocab_rows = m->vocab_tokens = 4096;
     m->hidden = 256;
@@ -83,11 +84,6 @@ static void step(struct side *s, uint32_t pos, double *ret) {
     *ret = (double)(bench_now_ns() - a) / 1e9;
 }
 
-static double quartile(double v[STEPS]) {
-    bench_median(v, STEPS); /* sorts */
-    return v[STEPS / 4];
-}
-
 static int one_format(struct side *base, const struct kern_store *store, const char *name) {
     struct kern_counters cb, cs;
     struct side s;
@@ -101,7 +97,7 @@ static int one_format(struct side *base, const struct kern_store *store, const c
     }
     kern_counters(base->i->k, KERN_LANE_DECODE, &cb);
     kern_counters(s.i->k, KERN_LANE_DECODE, &cs);
-    double b = quartile(base->seconds), f = quartile(s.seconds);
+    double b = bench_quartile(base->seconds, STEPS), f = bench_quartile(s.seconds, STEPS);
     fprintf(stderr, "%s: %s, %.2f MB of weights a step in %.0f us; BF16 %.2f MB in %.0f us\n", name,
             kern_store_name(store, text, sizeof text), (double)cs.weight_bytes / 1e6, f * 1e6,
             (double)cb.weight_bytes / 1e6, b * 1e6);

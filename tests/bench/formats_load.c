@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* formats_load: the cpu backend's packing of weights as they come from the loader, eight megabytes at a time on one
  * thread, wherever that cuts a tensor, against copies of the same windows to other memory. Rounds of both alternate in
- * one run; the figure is the ratio of the medians in percent. Rows are as long as those of the release.
+ * one run; the figure is the ratio of the first quartiles in percent. Rows are as long as those of the release.
  *
  * Bar: at least 60 % for each format. BENCH_HANDICAP=1 packs every window four times. */
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "childcheck.h"
 #include "kernstores.h"
 
-enum { ROUNDS = 7, WINDOW = 8 << 20 };
+enum { ROUNDS = 15, WINDOW = 8 << 20 };
 
 struct load {
     struct kern_config cfg;
@@ -143,7 +143,7 @@ static int one_format(const char *name, const struct kern_store *s) {
         fprintf(stderr, "%s: %s\n", name, kern_open_error());
         return 2;
     }
-    double p = bench_median(packed, ROUNDS), c = bench_median(copied, ROUNDS);
+    double p = bench_quartile(packed, ROUNDS), c = bench_quartile(copied, ROUNDS);
     fprintf(stderr, "%s: %.1f MB packed at %.2f GB/s, copied at %.2f GB/s\n", name, (double)l.bytes / 1e6,
             (double)l.bytes / p / 1e9, (double)l.bytes / c / 1e9);
     return bench_verdict(name, c / p * 100, "%", 60.0, BENCH_AT_LEAST);

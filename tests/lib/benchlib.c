@@ -34,6 +34,13 @@ double bench_median(double *v, size_t n) {
     return n & 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
+double bench_quartile(double *v, size_t n) {
+    if (n == 0)
+        return 0.0 / 0.0;
+    qsort(v, n, sizeof *v, by_value);
+    return v[n / 4];
+}
+
 int bench_handicap(void) {
     const char *s = getenv("BENCH_HANDICAP");
 

@@ -8,7 +8,8 @@
 #include <sys/types.h>
 
 uint64_t bench_now_ns(void);
-double bench_median(double *v, size_t n); /* sorts v */
+double bench_median(double *v, size_t n);   /* sorts v */
+double bench_quartile(double *v, size_t n); /* the first; sorts v: beside other work the slower ones waited */
 int bench_handicap(void);                 /* BENCH_HANDICAP=1 */
 
 /* Before others of this machine, where that is allowed: a reader or a daemon that is put off its core for a time
