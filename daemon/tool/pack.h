@@ -10,6 +10,7 @@
 
 #include "format.h"
 #include "index.h"
+#include "modeljson.h"
 #include "siphash.h"
 #include "xerr.h"
 
@@ -132,6 +133,9 @@ void pack_dir_done(struct pack_dir *d);
 /* A whole file under a temporary name, synced, then renamed. */
 int pack_put_file(const char *dir, const char *name, const void *bytes, size_t n, struct xerr *e);
 int pack_put_json(const char *dir, const char *name, const json_t *v, struct xerr *e);
+/* A path as JSON: where it is no UTF-8, the hexadecimal of its bytes, so that two paths never look the same. */
+json_t *pack_path_json(const char *path);
+enum { PACK_MAX_JSON = 64 << 20 }; /* of a configuration or a record, which has a line for every shard */
 
 /* Shard `file` of the source; adds names to weight_map. One that the record has and whose bytes are what it
  * says is not written again. */

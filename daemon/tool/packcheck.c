@@ -44,17 +44,16 @@ static int read_all(const struct model_index *x, const struct model_directory *d
 /* Digests against the summary. *ret_n: files compared, 0 without a summary. */
 static int digests(const char *dir, const struct model_index *x, uint32_t *ret_n, struct xerr *e) {
     char path[4200], found[33];
-    json_error_t je;
     json_t *doc;
-    int r = 0;
+    int r;
 
     *ret_n = 0;
     snprintf(path, sizeof path, "%s/glm-pack.json", dir);
     if (access(path, F_OK) < 0)
         return 0;
-    doc = json_load_file(path, 0, &je);
-    if (!doc)
-        return xerr_set(e, -EBADMSG, "%s: not JSON: line %d: %s", path, je.line, je.text);
+    r = modeljson_load(path, PACK_MAX_JSON, &doc, e);
+    if (r < 0)
+        return r;
     for (uint32_t i = 0; i < model_index_files(x) && r >= 0; i++) {
         const struct st_file *f = model_index_file(x, i);
         const char *name = strrchr(st_path(f), '/') ? strrchr(st_path(f), '/') + 1 : st_path(f);
@@ -98,8 +97,9 @@ int pack_check(const char *dir, bool json) {
     if (r >= 0)
         r = digests(dir, x, &n, &err);
     if (json) {
-        json_t *doc = json_pack("{s:s, s:b, s:I, s:i, s:s}", "directory", dir, "good", r >= 0, "bytes",
-                                (json_int_t)bytes, "digests", (int)n, "error", r < 0 ? err.msg : "");
+        json_t *doc = json_pack("{s:o, s:b, s:I, s:i, s:o}", "directory", pack_path_json(dir), "good", r >= 0,
+                                "bytes", (json_int_t)bytes, "digests", (int)n, "error",
+                                pack_path_json(r < 0 ? err.msg : ""));
 
         if (doc)
             json_dumpf(doc, stdout, JSON_COMPACT);

@@ -214,14 +214,13 @@ int pack_config(const struct pack_dir *d, const struct pack_options *o, const st
     uint32_t n = formats_in(p, f, 32);
     json_t *q = NULL, *beside = NULL, *config;
     const char *name = NULL;
-    json_error_t je;
     char path[4200];
     int r;
 
     snprintf(path, sizeof path, "%s/config.json", o->in);
-    config = json_load_file(path, 0, &je);
-    if (!config)
-        return xerr_set(e, -EBADMSG, "%s: cannot read: line %d: %s", path, je.line, je.text);
+    r = modeljson_load(path, PACK_MAX_JSON, &config, e);
+    if (r < 0)
+        return r;
     switch (p->family) {
     case PACK_PLAIN: /* plain numbers have none */
         r = pack_put_json(d->path, "config.json", config, e);

@@ -58,19 +58,31 @@ int pack_put_json(const char *dir, const char *name, const json_t *v, struct xer
     return r;
 }
 
+json_t *pack_path_json(const char *path) {
+    json_t *v = json_string(path);
+    size_t n = strlen(path);
+    char *hex = v ? NULL : malloc(2 * n + 1);
+
+    for (size_t i = 0; hex && i < n; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)path[i]);
+    v = hex ? json_string(hex) : v;
+    free(hex);
+    return v;
+}
+
 /* Which command this is: options, and the sources with their sizes and times. */
 static json_t *identity(const struct pack_options *o, const struct pack_plan *p) {
     json_t *id = json_object(), *rules = json_array(), *files = json_array();
 
     for (uint32_t i = 0; i < o->n_rules; i++)
-        json_array_append_new(rules, json_pack("[s, s]", o->rule[i].pattern, o->rule[i].f->word));
+        json_array_append_new(rules, json_pack("[o, s]", pack_path_json(o->rule[i].pattern), o->rule[i].f->word));
     for (uint32_t i = 0; i < model_index_files(p->x); i++) {
         struct stat st = { .st_size = 0 };
         const char *path = st_path(model_index_file(p->x, i));
 
         stat(path, &st);
         json_array_append_new(files,
-                              json_pack("[s, I, I, I]", path, (json_int_t)st.st_size,
+                              json_pack("[o, I, I, I]", pack_path_json(path), (json_int_t)st.st_size,
                                         (json_int_t)st.st_mtim.tv_sec, (json_int_t)st.st_mtim.tv_nsec));
     }
     json_object_set_new(id, "version", json_string(GLMD_VERSION));
@@ -99,8 +111,8 @@ static bool is_empty(const char *path) {
 
 static int continue_or_begin(struct pack_dir *d, json_t *id, struct xerr *e) {
     char path[4200];
-    json_error_t je;
     json_t *old;
+    int r;
 
     snprintf(path, sizeof path, "%s/" PARTIAL, d->path);
     if (access(path, F_OK) < 0) {
@@ -113,10 +125,9 @@ static int continue_or_begin(struct pack_dir *d, json_t *id, struct xerr *e) {
         d->record = json_pack("{s:O, s:{}}", "made_from", id, "shards");
         return d->record ? pack_put_json(d->path, PARTIAL, d->record, e) : xerr_set(e, -ENOMEM, "no memory");
     }
-    old = json_load_file(path, 0, &je);
-    if (!old)
-        return xerr_set(e, -EBADMSG, "%s: not JSON (line %d: %s); remove the directory to begin anew", path,
-                        je.line, je.text);
+    r = modeljson_load(path, PACK_MAX_JSON, &old, e);
+    if (r < 0) /* its words say what is wrong with the record */
+        return r;
     if (!json_equal(json_object_get(old, "made_from"), id) ||
         !json_is_object(json_object_get(old, "shards"))) {
         json_decref(old);

@@ -218,6 +218,9 @@ static int one(struct file *f, size_t i, struct xerr *err) {
     snprintf(e.source, sizeof e.source, "%s", t->name);
     e.cols = t->n_dims ? t->shape[t->n_dims - 1] : 1;
     e.rows = 1;
+    if (t->n_dims > sizeof e.ne / sizeof *e.ne)
+        return xerr_set(err, -EINVAL, "%s: found %u dimensions, expected at most 4, which GGUF has", t->name,
+                        t->n_dims);
     for (uint32_t d = 0; d < t->n_dims; d++)
         e.ne[d] = t->shape[t->n_dims - 1 - d];
     for (uint32_t d = 0; d + 1 < t->n_dims; d++)
@@ -351,6 +354,9 @@ static int fill(const struct file *f, const struct entry *e, uint8_t *out, struc
         r = !all ? err->code
             : src->bytes != e->rows * e->cols * (st_dtype_bits(src->dtype) / 8)
                 ? xerr_set(err, -EINVAL, "%s: found another shape than expert 0 has", name)
+            : !e->f && plain_type(src->dtype) != e->type && !FAULT(gguf_types_unseen)
+                ? xerr_set(err, -EINVAL, "%s: found %s, expected the type of expert 0: GGUF stacks a layer's experts",
+                           name, st_dtype_name(src->dtype))
                 : convert(e, src->dtype, all, out + k * (e->bytes / e->copies), t, err);
     }
     free(all);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "eval.h"
 #include "packgguf.h"
 
 enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
@@ -238,10 +239,10 @@ static void chat_template(struct meta *m, const char *dir) {
     FILE *f;
 
     snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
-    f = fopen(path, "re");
+    f = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
     if (!f)
         return; /* a model may have none */
-    bytes = fstat(fileno(f), &st) == 0 && st.st_size < 16 << 20 ? malloc((size_t)st.st_size + 1) : NULL;
+    bytes = st.st_size < 16 << 20 ? malloc((size_t)st.st_size + 1) : NULL;
     if (bytes && fread(bytes, 1, (size_t)st.st_size, f) == (size_t)st.st_size)
         text(m, "tokenizer.chat_template", bytes, (size_t)st.st_size);
     free(bytes);
@@ -253,14 +254,19 @@ int gguf_metadata(struct ggbuf *b, const char *dir, const struct model_config *c
     static const char *const stops[] = { "eos", "eot", "eom" };
     struct meta m = { .b = b };
     json_error_t je;
-    char path[4200], name[64];
+    char path[4200], name[64], *bytes;
+    uint64_t n = 0;
     json_t *doc;
     int r;
 
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    doc = json_load_file(path, JSON_ALLOW_NUL, &je);
+    bytes = eval_read_file(path, &n);
+    if (!bytes)
+        return xerr_set(e, -EIO, "%s: cannot be read", path);
+    doc = json_loadb(bytes, (size_t)n, JSON_ALLOW_NUL, &je);
+    free(bytes);
     if (!doc)
-        return xerr_set(e, -EBADMSG, "%s: cannot read: line %d: %s", path, je.line, je.text);
+        return xerr_set(e, -EBADMSG, "%s: line %d: expected JSON, found: %s", path, je.line, je.text);
     model_keys(&m, c);
     text(&m, "tokenizer.ggml.model", "gpt2", 4);
     text(&m, "tokenizer.ggml.pre", "glm4", 4);

@@ -87,7 +87,10 @@ static int run(struct side *s, const char *dir, struct xerr *e) {
             s->vocab = shape.vocab_tokens;
             s->logits = calloc((uint64_t)s->n * s->vocab, sizeof *s->logits);
         }
-        if (!s->logits || s->vocab != shape.vocab_tokens)
+        if (s->vocab != shape.vocab_tokens)
+            r = xerr_set(e, -EINVAL, "%s: found a vocabulary of %u tokens, expected %u as %s has: only answers over "
+                                     "the same tokens are compared", dir, shape.vocab_tokens, s->vocab, s->o->in);
+        else if (!s->logits)
             r = xerr_set(e, -ENOMEM, "%s: no memory for the logits of %u positions", dir, s->n);
         else
             r = score_prompt(g, &q, &out, e);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "directory.h"
 #include "pack.h"
 
 static double error_of(double diff, double norm) {
@@ -22,15 +23,19 @@ static void print_parts(const struct pack_totals *t) {
                    error_of(t->diff[i], t->norm[i]));
 }
 
+static json_t *number(double v) {
+    return isfinite(v) ? json_real(v) : json_null(); /* JSON has no other */
+}
+
 static json_t *parts_json(const struct pack_totals *t) {
     json_t *doc = json_object();
 
     for (int i = 0; i < PACK_PARTS; i++)
         if (t->from[i])
             json_object_set_new(doc, pack_part_name((enum pack_part)i),
-                                json_pack("{s:I, s:I, s:f}", "bytes_before", (json_int_t)t->from[i],
+                                json_pack("{s:I, s:I, s:o}", "bytes_before", (json_int_t)t->from[i],
                                           "bytes_after", (json_int_t)t->to[i], "relative_error",
-                                          error_of(t->diff[i], t->norm[i])));
+                                          number(error_of(t->diff[i], t->norm[i]))));
     return doc;
 }
 
@@ -41,10 +46,9 @@ static void print_kl(const char *text, const struct pack_kl *k) {
 }
 
 static json_t *kl_json(const struct pack_kl *k) {
-    return json_pack("{s:i, s:o, s:o, s:f, s:f, s:f}", "positions", (int)k->n, "kl",
-                     isfinite(k->kl) ? json_real(k->kl) : json_null(), "worst",
-                     isfinite(k->worst) ? json_real(k->worst) : json_null(), "same", k->same, "loss_before",
-                     k->loss_in, "loss_after", k->loss_out);
+    return json_pack("{s:i, s:o, s:o, s:f, s:o, s:o}", "positions", (int)k->n, "kl", number(k->kl), "worst",
+                     number(k->worst), "same", k->same, "loss_before", number(k->loss_in), "loss_after",
+                     number(k->loss_out));
 }
 
 static int report(const struct pack_options *o, const struct pack_plan *p, const struct pack_totals *t,
@@ -62,13 +66,14 @@ static int report(const struct pack_options *o, const struct pack_plan *p, const
             print_kl(o->text, k);
         return 0;
     }
-    doc = json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:o}", "source", o->in, "directory", o->out, "format",
+    doc = json_pack("{s:o, s:o, s:s, s:I, s:I, s:i, s:o}", "source", pack_path_json(o->in), "directory",
+                    pack_path_json(o->out), "format",
                     o->format->word, "converted", (json_int_t)p->n_converted, "unfit", (json_int_t)p->n_unfit,
                     "shards_kept", (int)kept, "parts", parts_json(t));
     if (doc && k)
         json_object_set_new(doc, "text", kl_json(k));
     if (!doc)
-        return xerr_set(e, -EINVAL, "--json: a path is no UTF-8 text");
+        return xerr_set(e, -ENOMEM, "--json: no memory");
     json_dumpf(doc, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(doc);
@@ -117,23 +122,36 @@ static int shards(struct pack_dir *d, const struct pack_plan *p, struct pack_tot
 /* A source that says it is quantised is none. */
 static int look_at_source(const struct pack_options *o, struct xerr *e) {
     char path[4200];
-    json_error_t je;
     json_t *doc;
-    int r = 0;
+    int r;
 
     if (strlen(o->in) > 4000)
         return xerr_set(e, -ENAMETOOLONG, "%s: too long a path", o->in);
     snprintf(path, sizeof path, "%s/config.json", o->in);
-    doc = json_load_file(path, 0, &je);
-    if (!doc)
-        return xerr_set(e, -EBADMSG, "%s: cannot read: line %d: %s", path, je.line, je.text);
-    if (json_object_get(doc, "quantization_config"))
+    r = modeljson_load(path, PACK_MAX_JSON, &doc, e);
+    if (r < 0)
+        return r;
+    if (json_object_get(doc, "quantization_config") && !json_is_null(json_object_get(doc, "quantization_config")))
         r = xerr_set(
             e, -EINVAL,
             "%s: found quantization_config, expected none: only an unquantised checkpoint is converted",
             path);
     json_decref(doc);
     return r;
+}
+
+/* What the daemon would refuse is not converted: it would be refused after hours, or, where a tensor has another
+ * shape or type than the model's, be written as something else. */
+static int is_whole(const struct pack_options *o, const struct model_index *x, struct xerr *e) {
+    struct model_directory d;
+    struct model_config cfg;
+    int r = model_config_read(o->in, &cfg, e);
+
+    if (FAULT(pack_source_unseen))
+        return 0;
+    if (r >= 0 && (r = model_directory_build(&d, &cfg, x, e)) >= 0)
+        model_directory_done(&d);
+    return r < 0 ? r : 0;
 }
 
 int pack_run(const struct pack_options *o) {
@@ -148,6 +166,8 @@ int pack_run(const struct pack_options *o) {
 
     if (r >= 0)
         r = model_index_open(&x, o->in, NULL, &err);
+    if (r >= 0)
+        r = is_whole(o, x, &err);
     if (r >= 0)
         r = pack_plan_make(o, x, &p, &err);
     if (r >= 0 && p.family == PACK_GGUF)
@@ -196,9 +216,10 @@ int pack_compare_run(const struct pack_options *o) {
         print_kl(o->text, &k);
         return PACK_OK;
     }
-    doc = json_pack("{s:s, s:s, s:s, s:o}", "first", o->in, "second", o->out, "file", o->text, "text", kl_json(&k));
+    doc = json_pack("{s:o, s:o, s:o, s:o}", "first", pack_path_json(o->in), "second", pack_path_json(o->out), "file",
+                    pack_path_json(o->text), "text", kl_json(&k));
     if (!doc) {
-        fprintf(stderr, "glm-pack: --json: a path is no UTF-8 text\n");
+        fprintf(stderr, "glm-pack: --json: no memory\n");
         return PACK_TROUBLE;
     }
     json_dumpf(doc, stdout, JSON_INDENT(1));
