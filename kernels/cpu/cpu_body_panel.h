@@ -26,6 +26,8 @@ ALWAYS void panel_of(uint8_t *dst, const uint8_t *src, size_t stride, size_t byt
     for (; at + VB_BYTES <= bytes; at += VB_BYTES) {
         _Pragma("GCC unroll 16") for (size_t r = 0; r < 16; r++)
             v[pairs ? r % 8 * 2 + r / 8 : r] = vb_ld(src + r * stride + at);
+        for (size_t r = 0; r < 16; r++)
+            __builtin_prefetch(src + r * stride + at + 512, 0, 3);
         panel_stages(v, unit);
         for (int i = 0; i < 16; i += 4)
             vb_put(dst + at * 16 + 16 * i, v + i);
