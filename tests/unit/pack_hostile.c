@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* glm-pack and what should not be there: FIFOs in place of files, checkpoints the daemon would refuse, stacks of
- * experts that differ, paths that are no text. Every refusal comes before anything is written and says what is wrong. */
+ * experts that differ, paths that are no text. Every refusal comes before anything is written and says what is
+ * wrong. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
