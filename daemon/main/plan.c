@@ -26,7 +26,11 @@ static size_t rows_of(const struct engine *e, struct model_summary_row rows[MODE
 void plan_log(const struct engine *e) {
     struct model_summary_row rows[MODEL_MAX_ROWS];
     size_t n = rows_of(e, rows);
+    struct engine_info info;
 
+    engine_get_info(e, &info);
+    for (uint32_t r = 0; info.ranks > 1 && r < info.ranks; r++)
+        log_info("rank %u of %u: %.3f GiB", r, info.ranks, gib(info.rank_bytes[r]));
     for (size_t i = 0; i < n; i++)
         log_info("weights: %s: %s, %llu tensors, %.3f GiB", rows[i].group, rows[i].format,
                  (unsigned long long)rows[i].matrices, gib(rows[i].bytes));

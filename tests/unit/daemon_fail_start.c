@@ -87,7 +87,8 @@ static bool start_with(struct daemonfix *f, struct failctl *c, enum fail_mode mo
     atomic_store(&c->blocks, 0);
     atomic_store(&c->maps, 0);
     failctl_arm(c, mode, n);
-    daemonfix_spawn(f, NULL);
+    /* a model by two ranks, so that the second's thread fails to start, too */
+    daemonfix_spawn(f, strncmp(f->model, "script:", 7) ? "[Model]\nRanks=2\n" : NULL);
     r = until_decided(f);
     failctl_disarm(c);
     failed = c->failed > 0;

@@ -116,10 +116,15 @@ static void small(struct kern_config *cfg) {
 
 /* _i: backend and ranks. */
 START_TEST(every_kind_of_layer) {
-    static const uint32_t counts[] = {2, 3, 4};
+    static const uint32_t counts[] = {2, 3, 4, 8};
     struct kern_config cfg;
     struct both x;
     small(&cfg);
+    if (counts[_i / 2] == 8) {
+        cfg.threads = 1;
+        cfg.model.kda_heads = 9;
+        cfg.model.mla_heads = 8;
+    }
     km_layers(&cfg.model, "Kd Fm Sms Km Nd", _i / 2 == 1 ? "Nm" : "Fm");
     open_both(&x, &cfg, backends[_i % 2], counts[_i / 2], 500 + (uint64_t)_i);
     walk(&x, 600 + (uint64_t)_i, 203, 185);
@@ -407,7 +412,7 @@ static Suite *suite(void) {
     Suite *s = suite_create("kern_ranks");
     TCase *tc = tcase_create("ranks");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, every_kind_of_layer, 0, 6);
+    tcase_add_loop_test(tc, every_kind_of_layer, 0, 8);
     tcase_add_loop_test(tc, plain_residuals_and_no_shared_expert, 0, 2);
     tcase_add_loop_test(tc, rotary_positions, 0, 2);
     tcase_add_loop_test(tc, formats, 0, 2 * N_STORED);
