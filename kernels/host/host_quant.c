@@ -12,14 +12,14 @@ uint64_t host_quant_unit(const struct kern_store *s, uint64_t rows) {
 }
 
 int host_quant_scan(const float *w, uint64_t n, float *amax) {
-    uint32_t top = quant_bits(*amax);
+    int32_t top = (int32_t)quant_bits(*amax);
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t u = quant_bits(w[i]) & 0x7fffffff;
+        int32_t u = (int32_t)(quant_bits(w[i]) & 0x7fffffff);
         top = u > top ? u : top;
     }
-    if (top >= 0x7f800000u)
+    if (top >= 0x7f800000)
         return -EDOM;
-    *amax = host_bits_f32(top);
+    *amax = host_bits_f32((uint32_t)top);
     return 0;
 }
 
@@ -50,12 +50,23 @@ static int put_scale(const struct kern_store *s, uint8_t *scale, uint64_t i, flo
     }
 }
 
+/* Of numbers that are finite, whose bits without the sign are ordered as they are. */
 static float amax_of(const float *w, uint64_t stride, uint64_t rows, uint64_t n) {
-    float top = 0;
+    int32_t top = 0;
     for (uint64_t r = 0; r < rows; r++)
-        for (uint64_t i = 0; i < n; i++)
-            top = fmaxf(top, fabsf(w[r * stride + i]));
-    return top;
+        for (uint64_t i = 0; i < n; i++) {
+            int32_t u = (int32_t)(quant_bits(w[r * stride + i]) & 0x7fffffff);
+            top = u > top ? u : top;
+        }
+    return host_bits_f32((uint32_t)top);
+}
+
+/* The nearest whole number, even if there are two, within limits that are whole: what is added and taken away again
+ * leaves no room for anything behind the point. A loop of it becomes vectors, one of rintf() does not. */
+static inline int near_within(float v, float least, float most) {
+    v = v < least ? least : v;
+    v = v > most ? most : v;
+    return (int)((v + 12582912.0f) - 12582912.0f);
 }
 
 static void put_nibble(uint8_t *codes, uint64_t k, uint32_t v) {
@@ -148,11 +159,10 @@ static int int_row(const struct kern_store *s, const float *w, uint64_t cols, ui
         int r = put_scale(s, scale, at, top ? top / (four_bits ? 7.5f : 127) : 1, &f);
         if (r < 0)
             return r;
-        for (uint64_t k = k0; k < end; k++)
-            if (four_bits)
-                put_nibble(codes, k, (uint32_t)(quant_near(w[k] / f, -8, 7) + 8));
-            else
-                codes[k] = (uint8_t)(quant_near(w[k] / f, -127, 127) + 128);
+        for (uint64_t k = k0; k < end && !four_bits; k++)
+            codes[k] = (uint8_t)(near_within(w[k] / f, -127, 127) + 128);
+        for (uint64_t k = k0; k < end && four_bits; k++)
+            put_nibble(codes, k, (uint32_t)(near_within(w[k] / f, -8, 7) + 8));
     }
     return 0;
 }
