@@ -139,7 +139,10 @@ const struct conf_row conf_rows[] = {
             "get their place."},
     {"IPC", "ParkTimeoutSec", CONF_T_U32, AT(park_timeout_sec), .def = "30", .min = 0, .max = 86400,
      .doc = "A request whose client leaves its token ring full for this time is set aside when others wait: its seat is "
-            "theirs, and its memory when that is what they wait for. It goes on when the client reads again; what it "
+            "theirs, and its memory when that is what they wait for. A client "
+            "that takes a token now and then is treated alike: time in which the ring was full adds up, and time in "
+            "which the request ran takes three times as much from it. It goes on when the client has read some tokens "
+            "(16, or as many as half its ring holds); what it "
             "gave away and the cache did not keep is computed anew. Such requests of one user never take all places. 0 "
             "never does."},
 
