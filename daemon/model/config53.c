@@ -91,6 +91,13 @@ static int read_rope(const struct cread *c, struct model_config *cfg) {
 
     if (r == 0)
         r = cread_rope_type(c, "rope_scaling", PLAIN);
+    json_object_foreach((json_t *)present(c->obj, "rope_scaling"), key, v) {
+        struct show s;
+
+        snprintf(at, sizeof at, "rope_scaling.%s", show_str(&s, key));
+        if (r == 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "type") != 0)
+            r = cread_refuse(c, -ENOTSUP, at, v, "no such key: nothing is scaled where the rope_type is \"default\"");
+    }
     json_object_foreach((json_t *)p, key, v) {
         struct show s;
 
@@ -155,11 +162,15 @@ static int by_pattern(const struct cread *c, const struct model_config *cfg, boo
     return 0;
 }
 
-static int same_layers(const struct cread *c, const char *key, const struct model_config *cfg, const bool *shared) {
-    for (uint32_t i = 0; i < cfg->num_hidden_layers; i++)
-        if (cfg->layer[i].index_shared != shared[i])
-            return cread_refuse(c, -EINVAL, key, json_object_get(c->obj, key), "layer %u %s, as indexer_types[%u] says",
-                                i, shared[i] ? "full" : "shared", i);
+/* What key says is the layers' now, or must be what `said` has said of them. */
+static int take_sharing(const struct cread *c, const char *key, const bool *shared, const char *said,
+                        struct model_config *cfg) {
+    for (uint32_t i = 0; i < cfg->num_hidden_layers; i++) {
+        if (said && cfg->layer[i].index_shared != shared[i])
+            return cread_refuse(c, -EINVAL, key, json_object_get(c->obj, key), "layer %u %s, as %s says", i,
+                                shared[i] ? "full" : "shared", said);
+        cfg->layer[i].index_shared = shared[i];
+    }
     return 0;
 }
 
@@ -168,19 +179,14 @@ static int read_sharing(const struct cread *c, struct model_config *cfg) {
     const bool list = present(c->obj, "indexer_types"), pattern = present(c->obj, "index_topk_pattern");
     const bool freq = present(c->obj, "index_topk_freq") || present(c->obj, "index_skip_topk_offset");
     bool shared[KERN_MAX_LAYERS] = {false};
+    const char *said = list ? "indexer_types" : NULL;
     int r = list ? cread_indexer_types(c, cfg) : 0;
 
-    if (r == 0 && pattern) {
-        r = by_pattern(c, cfg, shared);
-        if (r == 0 && list)
-            r = same_layers(c, "index_topk_pattern", cfg, shared);
-    } else if (r == 0 && (freq || !list)) {
-        r = by_frequency(c, cfg, shared);
-        if (r == 0 && list)
-            r = same_layers(c, "index_topk_freq", cfg, shared);
-    }
-    for (uint32_t i = 0; i < cfg->num_hidden_layers && r == 0 && !list; i++)
-        cfg->layer[i].index_shared = shared[i];
+    if (r == 0 && pattern && (r = by_pattern(c, cfg, shared)) == 0)
+        r = take_sharing(c, "index_topk_pattern", shared, said, cfg);
+    said = said ? said : pattern ? "index_topk_pattern" : NULL;
+    if (r == 0 && (freq || !said) && (r = by_frequency(c, cfg, shared)) == 0)
+        r = take_sharing(c, "index_topk_freq", shared, FAULT(config53_pattern_wins) && pattern ? NULL : said, cfg);
     return r;
 }
 

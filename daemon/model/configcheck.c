@@ -46,11 +46,12 @@ int cread_numbers(const struct cread *c, const struct model_config *cfg) {
 /* RoPE parameters that carry a scaling type change more than the angles: the softmax scale too. */
 int cread_rope_type(const struct cread *c, const char *key, const char *expected) {
     const json_t *v = json_object_get(c->obj, key), *type = json_object_get(v, "rope_type");
+    const json_t *old = json_object_get(v, "type"); /* its older name; where both are, both count */
 
     if (!v || json_is_null(v))
         return 0;
-    if (!type)
-        type = json_object_get(v, "type");
+    if (!type || (old && !FAULT(rope_type_unseen) && !json_equal(type, old)))
+        type = old;
     if (!type || !json_is_string(type) || strcmp(json_string_value(type), "default") != 0)
         return cread_refuse(c, -ENOTSUP, key, type ? type : v, "%s", expected);
     return 0;

@@ -320,6 +320,17 @@ static const struct {
     {"frequency", "index_topk_freq", "3", -EINVAL, {"index_topk_freq", "found 3", "layer 5 shared"}},
     {"no frequency", "index_topk_freq", "0", -EINVAL, {"index_topk_freq", "found 0", "from 1"}},
     {"half of it", "index_topk_freq", NULL, -EINVAL, {"index_topk_freq", "nothing", "never assumed"}},
+    {"two types", "rope_parameters.type", "\"yarn\"", -ENOTSUP, {"rope_parameters", "yarn", "default"}},
+    {"two types of scaling",
+     "rope_scaling",
+     "{\"rope_type\":\"default\",\"type\":\"linear\"}",
+     -ENOTSUP,
+     {"rope_scaling", "linear", "default"}},
+    {"scaled all the same",
+     "rope_scaling",
+     "{\"type\":\"default\",\"factor\":8}",
+     -ENOTSUP,
+     {"rope_scaling.factor", "found 8", "no such key"}},
     {"pattern", "index_topk_pattern", "\"FFFSSSFSSSFF\"", -EINVAL, {"index_topk_pattern", "layer 11 shared"}},
     {"short pattern", "index_topk_pattern", "\"FFF\"", -EINVAL, {"index_topk_pattern", "FFF", "12 layers"}},
     {"pattern begins shared", "index_topk_pattern", "\"SFFSSSFSSSFS\"", -EINVAL, {"index_topk_pattern", "F first"}},
@@ -354,6 +365,8 @@ static const struct {
     {"moe_router_dtype", NULL},
     {"rope_theta", "8000000"},
     {"rope_parameters.partial_rotary_factor", "1.0"},
+    {"rope_parameters.type", "\"default\""},
+    {"rope_scaling", "{\"type\":\"default\"}"},
     {"swiglu_limit", "null"},
     {"mhc", "false"},
     {"auto_map", "{}"},
@@ -374,6 +387,25 @@ START_TEST(numbers_turn_in_pairs) {
     edit("qk_rope_head_dim", "7");
     ckpt_expect("odd", read_config(), -EINVAL, &err,
                 (const char *const[]){"qk_rope_head_dim", "found 7", "an even number", NULL});
+}
+END_TEST
+
+/* Without a list the pattern and the frequency must still agree, and be what they should be. */
+START_TEST(pattern_and_frequency) {
+    edit("indexer_types", NULL);
+    edit("index_topk_pattern", "\"FFFSSSFSSSFS\"");
+    ck_assert_msg(read_config() == 0, "%s", err.msg);
+    ck_assert(cfg.layer[3].index_shared && !cfg.layer[6].index_shared);
+    edit("index_topk_freq", "7");
+    ckpt_expect("disagree", read_config(), -EINVAL, &err,
+                (const char *const[]){"index_topk_freq", "found 7", "as index_topk_pattern says", NULL});
+    edit("index_topk_freq", "\"4\"");
+    ckpt_expect("a word", read_config(), -EINVAL, &err,
+                (const char *const[]){"index_topk_freq", "found \"4\"", "an integer", NULL});
+    edit("index_topk_freq", NULL);
+    edit("index_skip_topk_offset", NULL);
+    ck_assert_msg(read_config() == 0, "%s", err.msg);
+    ck_assert(cfg.layer[3].index_shared && !cfg.layer[6].index_shared);
 }
 END_TEST
 
@@ -496,6 +528,7 @@ int main(void) {
     tcase_add_loop_test(t, every_key_is_read, 0, 2);
     tcase_add_loop_test(t, refusals, 0, COUNT(EDITS));
     tcase_add_loop_test(t, harmless, 0, COUNT(FINE));
+    tcase_add_test(t, pattern_and_frequency);
     tcase_add_test(t, one_form_is_enough);
     tcase_add_test(t, numbers_turn_in_pairs);
     tcase_add_loop_test(t, published_fp8, 0, COUNT(STORED));
