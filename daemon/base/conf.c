@@ -16,6 +16,7 @@
 
 #include "conf_table.h"
 #include "size.h"
+#include "textfile.h"
 
 #define CONF_FILE_MAX    (1u << 20)
 #define CONF_MAX_DROPINS 256
@@ -303,11 +304,11 @@ int conf_read_file(struct conf *c, const char *path, struct xerr *err) {
     struct reader rd = {.c = c, .err = err};
     char *text;
     size_t n;
-    int r = 0;
-    FILE *f = fopen(path, "re");
+    FILE *f = NULL;
+    int r = textfile_open(path, "", &f, err);
 
-    if (!f)
-        return xerr_set(err, -errno, "%s: cannot be read: %s", path, strerror(errno));
+    if (r < 0)
+        return r;
     text = malloc(CONF_FILE_MAX + 1);
     rd.path = keep_name(c, path);
     if (!text || !rd.path) {

@@ -9,6 +9,7 @@
 #include "engine_priv.h"
 #include "smaller.h"
 #include "quantconf.h"
+#include "textfile.h"
 #include "traps.h"
 
 static void last_component(const char *path, char *ret, size_t n) {
@@ -22,13 +23,13 @@ static void last_component(const char *path, char *ret, size_t n) {
 }
 
 static int read_script(const char *path, char **ret, struct xerr *err) {
-    FILE *f = fopen(path, "re");
+    FILE *f = NULL;
     char *text;
     size_t n;
-    int r = 0;
+    int r = textfile_open(path, "script ", &f, err);
 
-    if (!f)
-        return xerr_set(err, -errno, "script %s: cannot open: %s", path, strerror(errno));
+    if (r < 0)
+        return r;
     text = malloc(KERN_SCRIPT_MAX_BYTES + 1);
     if (!text) {
         fclose(f);

@@ -109,7 +109,7 @@ static int load_template(struct chat *c, const char *dir, const char *path, stru
         if (asprintf(
                 &c->warning,
                 "chat_template.jinja %s; requests with tools are refused, all other structure is written in "
-                "code\n",
+                "code",
                 why) >= 0)
             return 0;
         c->warning = NULL;

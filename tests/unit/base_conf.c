@@ -12,6 +12,7 @@
 #include "conftest.h"
 #include "leakcheck.h"
 #include "log.h"
+#include "textfile.h"
 
 START_TEST(values_and_suffixes) {
     struct xerr err = {0};
@@ -82,6 +83,31 @@ START_TEST(files_that_are_none) {
         fputs("# a comment that takes some room\n", f);
     fclose(f);
     ck_assert_int_eq(conf_load(&cf, cf_file, &err), -EFBIG);
+}
+END_TEST
+
+/* Nobody waits for a writer: not for the file, not for a drop-in, not for a script (which is opened likewise). */
+START_TEST(fifos_are_not_waited_for) {
+    struct xerr err = {0};
+    char path[sizeof cf_dropins + 20];
+    FILE *f = NULL;
+
+    alarm(10);
+    unlink(cf_file);
+    ck_assert_int_eq(mkfifo(cf_file, 0600), 0);
+    ck_assert_int_eq(conf_load(&cf, cf_file, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "found a FIFO, expected a file"));
+    ck_assert_int_eq(textfile_open(cf_file, "script ", &f, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "script /"));
+    ck_assert_ptr_null(f);
+    ck_assert_int_eq(unlink(cf_file), 0);
+    cf_put(cf_file, "");
+    mkdir(cf_dropins, 0700);
+    snprintf(path, sizeof path, "%s/10-a.conf", cf_dropins);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_eq(conf_load(&cf, cf_file, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "10-a.conf: found a FIFO"));
+    ck_assert_int_eq(unlink(path), 0);
 }
 END_TEST
 
@@ -232,6 +258,7 @@ int main(void) {
     tcase_add_test(tc, values_and_suffixes);
     tcase_add_loop_test(tc, refusals_name_file_and_line, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, files_that_are_none);
+    tcase_add_test(tc, fifos_are_not_waited_for);
     tcase_add_test(tc, dropins_in_order_of_name);
     tcase_add_test(tc, similar_names_of_dropins);
     tcase_add_test(tc, default_file_is_the_table);
