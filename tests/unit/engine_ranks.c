@@ -160,6 +160,39 @@ START_TEST(spilled_states) {
 }
 END_TEST
 
+/* Prompts that end between the slices of a chunk, beside one that is answered: plans that were loaded and never run,
+ * slots and pages that go on to others. Who comes after them is answered as ever. */
+START_TEST(cancelled_prompts) {
+    static uint32_t one[STREAMS][ANSWER], many[STREAMS][ANSWER], text[TEXT];
+    static struct engrun run;
+    static struct sched_req long_one, short_one;
+    struct engine_options o = options(2);
+
+    of_one(one);
+    o.target_gap_ms = 1; /* thin slices */
+    engrun_open(&run, ckpt_model("nano"), &o);
+    engrun_start(&run);
+    spilltest_text(90, text, TEXT);
+    long_one = engrun_req(8, text, 60, 500);
+    long_one.ignore_eos = long_one.no_cache = true;
+    engrun_submit(&run, &long_one);
+    engrun_wait_tokens(&run, 8, 2);
+    for (uint32_t i = 0; i < (SLOW ? 3 : 12); i++) {
+        short_one = engrun_req(9, text, TEXT - i, 5);
+        short_one.stream.gen = i + 1;
+        short_one.no_cache = true;
+        engrun_submit(&run, &short_one);
+        engrun_sleep_ms(i);
+        engine_cancel(run.e, short_one.stream);
+        engrun_wait_gen(&run, 9, i + 1);
+    }
+    serve(&run, 1, many);
+    ck_assert(!memcmp(one, many, sizeof one));
+    ck_assert_int_eq(engrun_wait_end(&run, 8)->end.status, 0);
+    ck_assert_int_eq(engrun_close(&run), 0);
+}
+END_TEST
+
 /* ---- trouble ---- */
 
 static void all_end(struct engrun *run, uint32_t n) {
@@ -263,6 +296,7 @@ static Suite *suite(void) {
     tcase_add_loop_test(tc, golden, 0, SLOW ? 1 : 4);
     tcase_add_loop_test(tc, answers_of_one_rank, 0, 2);
     tcase_add_test(tc, spilled_states);
+    tcase_add_test(tc, cancelled_prompts);
     tcase_add_test(tc, rank_that_is_gone);
     tcase_add_test(tc, rank_that_fails);
     tcase_add_test(tc, refused_bytes);
