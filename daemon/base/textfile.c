@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 int textfile_open(const char *path, const char *what, FILE **ret, struct xerr *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), r = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (FAULT(textfile_waits) ? 0 : O_NONBLOCK)), r = 0;
     struct stat st;
 
     if (fd < 0 || fstat(fd, &st) < 0)
