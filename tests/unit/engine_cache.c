@@ -4,92 +4,13 @@
 #include <check.h>
 #include <string.h>
 
-#include "ckpt.h"
-#include "engine_priv.h"
-#include "engrun.h"
-#include "leakcheck.h"
+#include "cachefix.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(TEST_EMULATED)
 enum { SLOW = 1 };
 #else
 enum { SLOW = 0 };
 #endif
-
-enum { MOST = 1600, OUT = 200 };
-
-static struct engrun run;
-static uint32_t gens[ENGRUN_STREAMS];
-static uint64_t shares; /* set by a test: group of all its requests */
-
-static void setup(void) {
-    leakcheck_setup();
-    memset(gens, 0, sizeof gens);
-    shares = 0;
-}
-
-static void open_nano(const char *backend, struct engine_options o) {
-    o.backend = backend;
-    o.threads = 1; /* a team that shares the cores with other programs mostly waits for its members */
-    o.context_tokens = o.context_tokens ? o.context_tokens : 2048;
-    o.max_seqs = o.max_seqs ? o.max_seqs : 2;
-    o.cache_slots = o.cache_slots ? o.cache_slots : 24;
-    engrun_open(&run, ckpt_model("nano"), &o);
-    engrun_start(&run);
-}
-
-static void close_nano(void) {
-    engrun_settle(&run);
-    ck_assert_int_eq(engrun_close(&run), 0);
-    leakcheck_teardown();
-}
-
-/* ---- requests ---- */
-
-struct out {
-    uint32_t n, tokens[OUT], cached;
-    float logprob;
-    struct stream_alt alts[STREAM_MAX_ALTS];
-};
-
-struct ask {
-    uint32_t uid, n_ids, max_tokens;
-    const uint32_t *ids, *marks;
-    uint32_t n_marks;
-    bool no_cache;
-};
-
-static struct sched_req request(uint32_t stream, const struct ask *a) {
-    struct sched_req q = engrun_req(stream, a->ids, a->n_ids, a->max_tokens ? a->max_tokens : 2);
-
-    q.stream.gen = ++gens[stream];
-    q.uid = a->uid ? a->uid : 1000;
-    q.share = (uint32_t)shares;
-    q.marks = a->marks;
-    q.n_marks = a->n_marks;
-    q.no_cache = a->no_cache;
-    q.ignore_eos = true;
-    q.sampling.logprobs = true;
-    q.sampling.n_alts = STREAM_MAX_ALTS;
-    return q;
-}
-
-static struct out result(uint32_t stream) {
-    const struct engrun_stream *s = engrun_wait_gen(&run, stream, gens[stream]);
-    struct out o = { .n = s->n_tokens, .cached = s->end.u.usage.cached, .logprob = s->logprob };
-
-    ck_assert_int_eq(s->end.status, 0);
-    ck_assert_uint_le(s->n_tokens, OUT);
-    memcpy(o.tokens, s->tokens, s->n_tokens * sizeof *o.tokens);
-    memcpy(o.alts, s->alts, sizeof o.alts);
-    return o;
-}
-
-static struct out ask(const struct ask *a) {
-    struct sched_req q = request(0, a);
-
-    engrun_submit(&run, &q);
-    return result(0);
-}
 
 static struct out cold(const struct ask *a) {
     struct ask b = *a;
@@ -99,20 +20,6 @@ static struct out cold(const struct ask *a) {
     o = ask(&b);
     ck_assert_uint_eq(o.cached, 0);
     return o;
-}
-
-static void same_bits(const struct out *a, const struct out *b) {
-    ck_assert_uint_eq(a->n, b->n);
-    ck_assert_mem_eq(a->tokens, b->tokens, a->n * sizeof *a->tokens);
-    ck_assert_mem_eq(&a->logprob, &b->logprob, sizeof a->logprob);
-    ck_assert_mem_eq(a->alts, b->alts, sizeof a->alts);
-}
-
-static void noise(uint32_t *ids, uint32_t n, uint64_t seed) {
-    struct ckpt_rng g = { .s = seed * 77 + 1 };
-
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = (uint32_t)(ckpt_rand(&g) % 4000);
 }
 
 static uint64_t prefilled(void) {
@@ -130,7 +37,7 @@ static void random_tree(const char *backend, uint32_t rounds, uint32_t most) {
     struct ckpt_rng g = { .s = 21 };
     uint32_t found = 0, last = 0, last_n = 0;
 
-    open_nano(backend, (struct engine_options){ .cache_slots = 6 });
+    open_model("nano", backend, (struct engine_options){ .cache_slots = 6 });
     for (uint32_t i = 0; i < 8; i++)
         noise(ids[i], most, i);
     for (uint32_t round = 0; round < rounds; round++) {
@@ -157,7 +64,7 @@ static void random_tree(const char *backend, uint32_t rounds, uint32_t most) {
         found += cached.cached > 0;
     }
     ck_assert_uint_ge(found, rounds / 2);
-    close_nano();
+    close_model();
 }
 
 START_TEST(random_tree_cpu) {
@@ -177,7 +84,7 @@ START_TEST(answers_come_back) {
     struct prefix_counts c;
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     for (int turn = 0; turn < 3; turn++) {
         struct ask a = { .ids = ids, .n_ids = n, .max_tokens = 150 };
         struct out warm = ask(&a), fresh;
@@ -202,7 +109,7 @@ START_TEST(answers_come_back) {
         if (prefix_get(run.e->prefix, i, &in) && in.pos > 100)
             ck_assert(!in.exact);
     }
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -215,7 +122,7 @@ START_TEST(one_system_prompt) {
     struct ask a = { .ids = ids, .n_ids = 700, .marks = marks, .n_marks = 1 };
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     ck_assert_uint_eq(ask(&a).cached, 0);
     for (uint32_t i = 0; i < (SLOW ? 2 : 5); i++) {
         struct out got, fresh;
@@ -226,7 +133,7 @@ START_TEST(one_system_prompt) {
         fresh = cold(&a);
         same_bits(&got, &fresh);
     }
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -237,7 +144,7 @@ START_TEST(edits_at_the_end) {
     struct ask a = { .ids = ids, .n_ids = 900, .marks = marks, .n_marks = 2 };
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     ask(&a);
     noise(ids + 645, 255, 2);
     ck_assert_uint_eq(ask(&a).cached, 640);
@@ -251,7 +158,7 @@ START_TEST(edits_at_the_end) {
     ck_assert_uint_eq(ask(&a).cached, 0);
     ids[3]--;
     ck_assert_uint_eq(ask(&a).cached, 832); /* and the old one is still there */
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -262,7 +169,7 @@ START_TEST(sent_again) {
     struct prefix_counts c;
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ .cache_slots = 40, .n_pages = 96 });
+    open_twin((struct engine_options){ .cache_slots = 40, .n_pages = 96 });
     for (uint32_t i = 0; i < sizeof lens / sizeof *lens && (!SLOW || i < 6); i++) {
         struct ask a = { .ids = ids, .n_ids = lens[i] };
         struct out one, two;
@@ -277,7 +184,7 @@ START_TEST(sent_again) {
     }
     prefix_get_counts(run.e->prefix, &c);
     ck_assert_uint_eq(c.evicted, 0); /* there was room */
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -288,7 +195,7 @@ START_TEST(twins) {
     struct out got[4];
     uint64_t before;
 
-    open_nano("cpu", (struct engine_options){ .max_seqs = 4, .prefill_tokens = 64 });
+    open_twin((struct engine_options){ .max_seqs = 4, .prefill_tokens = 64 });
     for (uint32_t i = 0; i < 4; i++) {
         noise(ids[i], 1000, 1);
         noise(ids[i] + 900, 100, 10 + i);
@@ -306,7 +213,7 @@ START_TEST(twins) {
 
         same_bits(&got[i], &fresh);
     }
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -316,7 +223,7 @@ START_TEST(twin_is_cancelled) {
     struct sched_req a, b;
     struct out got, fresh;
 
-    open_nano("cpu", (struct engine_options){ .prefill_tokens = 64 });
+    open_twin((struct engine_options){ .prefill_tokens = 64 });
     noise(ids, MOST, 1);
     a = request(0, &(struct ask){ .ids = ids, .n_ids = MOST });
     b = request(1, &(struct ask){ .ids = ids, .n_ids = MOST });
@@ -330,7 +237,7 @@ START_TEST(twin_is_cancelled) {
     got = result(1);
     fresh = cold(&(struct ask){ .ids = ids, .n_ids = MOST });
     same_bits(&got, &fresh);
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -342,7 +249,7 @@ START_TEST(users_are_apart) {
     struct sched_req q;
 
     noise(ids, 400, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     a.uid = 1000;
     ask(&a);
     ck_assert_uint_eq(ask(&a).cached, 384);
@@ -360,7 +267,7 @@ START_TEST(users_are_apart) {
     ck_assert_uint_eq(ask(&a).cached, 0);
     a.uid = 1003;
     ck_assert_uint_eq(ask(&a).cached, 384);
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -370,7 +277,7 @@ START_TEST(not_wished) {
     struct prefix_counts c;
 
     noise(ids, 400, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     ask(&a);
     prefix_get_counts(run.e->prefix, &c);
     ck_assert_uint_eq(c.checkpoints, 0);
@@ -379,7 +286,7 @@ START_TEST(not_wished) {
     ck_assert_uint_eq(ask(&a).cached, 0);
     a.no_cache = true;
     ck_assert_uint_eq(ask(&a).cached, 0);
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -390,7 +297,7 @@ START_TEST(at_most_four) {
     struct prefix_counts c;
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     for (uint32_t i = 1; i <= 3; i++) {
         uint64_t before;
 
@@ -403,7 +310,7 @@ START_TEST(at_most_four) {
         ck_assert_uint_ge(c.kept - before, i == 1 ? 4 : 1);
         noise(ids + 700, 500, 5 + i);
     }
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -415,7 +322,7 @@ START_TEST(small_pool) {
     struct sched_req q[6];
     struct prefix_counts c;
 
-    open_nano("cpu", (struct engine_options){ .n_pages = 6, .cache_slots = 3, .context_tokens = 1024 });
+    open_twin((struct engine_options){ .n_pages = 6, .cache_slots = 3, .context_tokens = 1024 });
     for (uint32_t i = 0; i < 6; i++) {
         noise(ids[i], 900, i / 2);
         noise(ids[i] + 600, 300, i);
@@ -436,7 +343,7 @@ START_TEST(small_pool) {
     }
     prefix_get_counts(run.e->prefix, &c);
     ck_assert_uint_gt(c.evicted, 0);
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -447,7 +354,7 @@ START_TEST(pool_of_one) {
     struct out one, two;
 
     noise(ids, MOST, 1);
-    open_nano("cpu", (struct engine_options){ .n_pages = 4, .cache_slots = 2, .context_tokens = 1024, .max_seqs = 1 });
+    open_twin((struct engine_options){ .n_pages = 4, .cache_slots = 2, .context_tokens = 1024, .max_seqs = 1 });
     one = ask(&a);
     for (int i = 0; i < 2; i++) {
         two = ask(&a);
@@ -457,7 +364,7 @@ START_TEST(pool_of_one) {
     one = ask(&a);
     two = cold(&a);
     same_bits(&one, &two);
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -468,7 +375,7 @@ START_TEST(penalties_see_what_was_found) {
     struct out o;
 
     noise(ids, 400, 1);
-    open_nano("cpu", (struct engine_options){ 0 });
+    open_twin((struct engine_options){ 0 });
     ask(&(struct ask){ .ids = ids, .n_ids = 400 });
     q = request(0, &(struct ask){ .ids = ids, .n_ids = 400, .max_tokens = 12 });
     q.sampling.repetition = 1e4f;
@@ -478,7 +385,7 @@ START_TEST(penalties_see_what_was_found) {
     for (uint32_t i = 0; i < o.n; i++)
         for (uint32_t k = 0; k < 400; k++)
             ck_assert_uint_ne(o.tokens[i], ids[k]);
-    close_nano();
+    close_model();
 }
 END_TEST
 
@@ -489,7 +396,7 @@ START_TEST(random_lives) {
     struct ckpt_rng g = { .s = 9 };
     struct sched_req q[N];
 
-    open_nano("cpu", (struct engine_options){ .max_seqs = 3, .cache_slots = 5, .n_pages = 14, .context_tokens = 1024,
+    open_twin((struct engine_options){ .max_seqs = 3, .cache_slots = 5, .n_pages = 14, .context_tokens = 1024,
                                               .prefill_tokens = 64 });
     for (uint32_t i = 0; i < N; i++)
         noise(ids[i], MOST, i % 3);
@@ -511,7 +418,7 @@ START_TEST(random_lives) {
             ck_assert_uint_eq(engrun_wait_gen(&run, i, gens[i])->ends, 1);
         engrun_settle(&run);
     }
-    close_nano();
+    close_model();
 }
 END_TEST
 

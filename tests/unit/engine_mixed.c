@@ -115,7 +115,8 @@ START_TEST(everything_at_once) {
                                 .prefill_tokens = odd ? 128 : 256, .park_ms = 2, .patience_ms = 30,
                                 .target_gap_ms = 5, .threads = tight ? 0 : 1, .spill_dir = odd ? t.dir : NULL,
                                 .spill_bytes = 8 << 20, .spill_min_tokens = 64, .spill_survive = true };
-    engrun_open(&run, ckpt_model("nano"), &o);
+    /* twin-a: every kind of layer, and a quarter of the work */
+    engrun_open(&run, ckpt_model(_i == 0 ? "nano" : "twin-a"), &o);
     run.metered = true;
     engrun_start(&run);
     for (uint32_t round = 0; round < (tight ? ROUNDS : 2u); round++) {
@@ -158,7 +159,7 @@ START_TEST(twins_are_compared_once) {
     struct sched_req q[TWINS];
 
     leakcheck_setup();
-    engrun_open(&run, ckpt_model("nano"), &o);
+    engrun_open(&run, ckpt_model("twin-a"), &o);
     engrun_start(&run);
     for (uint32_t i = 0; i < TWINS; i++) {
         noise(ids[i], LONG, 1);
@@ -185,7 +186,7 @@ START_TEST(background_holds_no_twin) {
     uint32_t held = 0;
 
     leakcheck_setup();
-    engrun_open(&run, ckpt_model("nano"), &o);
+    engrun_open(&run, ckpt_model("twin-a"), &o);
     engrun_attach(&run);
     noise(ids[0], MOST, 1);
     for (uint32_t i = 0; i < 2; i++) {
