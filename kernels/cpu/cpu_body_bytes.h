@@ -58,6 +58,14 @@ typedef struct {
 static inline vi vi_zero(void) {
     return (vi){{0}};
 }
+static inline void vi_row(uint32_t *to, const uint8_t *p) {
+    memcpy(to, p, 32);
+}
+/* Each word in the place of the next one, the last one first. */
+static inline void vi_row_before(uint32_t *to, const uint8_t *p) {
+    memcpy(to, p + 28, 4);
+    memcpy(to + 1, p, 28);
+}
 static inline vi vi_window(const uint32_t (*w)[8], int s, int t) {
     vi v;
     for (int n = 0; n < 16; n++) {

@@ -15,10 +15,10 @@ static void exl3_tile(const uint8_t *tile, const int bits, const uint32_t codebo
     _Alignas(64) uint32_t w[10][8]; /* word i of each row at [i + 1], before it the last word of the row before */
     const int few = bits > 5 ? 2 : 4;
     vi window = vi_zero();
-    memcpy(w[1], tile, (size_t)bits * 32);
+    for (int i = 0; i < bits; i++)
+        vi_row(w[i + 1], tile + 32 * (size_t)i);
+    vi_row_before(w[0], tile + 32 * (size_t)(bits - 1));
     memset(w[bits + 1], 0, sizeof(w[0]));
-    for (int n = 0; n < 8; n++)
-        w[0][n] = w[bits][(n + 7) % 8];
     for (int l = 0; l < 4; l++)
         for (int j = 0; j < 4; j++) {
             int s = (8 * l + j + 1) * bits - 16 - (FAULT(cpu_exl3_late) ? bits : 0), back = j % few;

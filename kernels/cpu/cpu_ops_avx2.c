@@ -216,6 +216,16 @@ typedef struct {
 static inline vi vi_zero(void) {
     return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()};
 }
+/* A row of eight words; the same, each word in the place of the next one, the last one first. Written and read as
+ * vectors: words that were written by themselves would have to reach the cache first. */
+static inline void vi_row(uint32_t *to, const uint8_t *p) {
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+static inline void vi_row_before(uint32_t *to, const uint8_t *p) {
+    __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    v = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6));
+    _mm256_store_si256((__m256i *)(void *)to, v);
+}
 static inline __m256i row_window(const uint32_t (*w)[8], int s) {
     const uint32_t *p = w[(s + 32) / 32];
     int by = (s + 32) % 32;
