@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ctl.h"
@@ -20,6 +21,8 @@ enum {
     SAMPLES = 3,        /* broken places that are shown, of a language */
     SAMPLE_BYTES = 48,
     EMPTY_ANSWERS = 64, /* in a row: then it is the model that is broken, not its characters */
+    ASK_AGAIN_MS = 200, /* after a refusal for want of room */
+    SAY_AFTER_MS = 2000, /* so long without room: said once */
 };
 
 static const struct language {
@@ -56,6 +59,8 @@ struct probe {
     struct talk talk[TALKS];
     int most; /* talks at a time: fewer once the daemon had no room */
     uint64_t want, seed;
+    uint64_t again_ms, since_ms; /* not asked again before; without room since (0: there is some) */
+    bool said;
     struct ctl_buf error;
     int status; /* of the first request that failed */
 };
@@ -147,9 +152,24 @@ static int live(const struct probe *p) {
     return n;
 }
 
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Fewer at a time from now on, and none for a moment: who has the room will not give it back sooner for being asked. */
 static void no_room(struct probe *p) {
     int n = live(p);
+    uint64_t now = now_ms();
     p->most = n < p->most ? (n > 1 ? n : 1) : p->most;
+    p->again_ms = FAULT(ctl_probe_insists) ? 0 : now + ASK_AGAIN_MS;
+    p->since_ms = p->since_ms ? p->since_ms : now;
+    if (!n && now - p->since_ms >= SAY_AFTER_MS && !p->said && !p->args->quiet) {
+        ctl_err("waiting for room%s%s", p->error.len ? ": " : "", p->error.len ? p->error.p : "");
+        p->said = true;
+    }
+    p->error.len = 0; /* it was no failure */
 }
 
 /* 0, or an exit status; a request for which there is no room now is left for later. */
@@ -193,8 +213,11 @@ static void on_end(struct probe *p, struct talk *t, const struct glmd_event *e) 
     t->tag = 0;
     if (e->status == -EBUSY || e->status == -EDQUOT) {
         no_room(p); /* somebody else has the seat: asked again */
+        t->text.len = 0;
         return;
     }
+    p->since_ms = 0;
+    p->said = false;
     if (e->status < 0) {
         if (p->status == 0)
             p->status = e->status;
@@ -237,12 +260,12 @@ static int talk_in(struct probe *p) {
     struct glmd_event e = {.size = sizeof e};
     int r = 0;
     while (r == 0) {
-        for (int i = 0; i < TALKS && r == 0 && !done(p) && live(p) < p->most; i++)
+        for (int i = 0; i < TALKS && r == 0 && !done(p) && live(p) < p->most && now_ms() >= p->again_ms; i++)
             if (!p->talk[i].tag)
                 r = begin(p, &p->talk[i]);
         if (r || (!live(p) && done(p)))
             break;
-        int w = glmd_wait(p->c, live(p) ? -1 : 100000000);
+        int w = glmd_wait(p->c, live(p) ? -1 : (int64_t)ASK_AGAIN_MS * 1000000);
         while (w >= 0 && (w = glmd_next(p->c, &e)) == 1)
             on_event(p, &e);
         progress(p);

@@ -3,9 +3,12 @@
  * is broken is found and shown, one that --max-tokens cut is not held against the model, and silence proves nothing. */
 #include <check.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "daemonfix.h"
 #include "runprog.h"
@@ -123,6 +126,54 @@ START_TEST(few_seats) {
 }
 END_TEST
 
+static json_int_t user_of(const char *key) {
+    const char *argv[] = {TEST_BUILD "/glmctl", "status", "--json", "--socket", f.socket, NULL};
+    ck_assert_msg(runprog(&prog, argv, NULL, false, NULL) == 0, "%s", prog.err_text);
+    json_t *doc = json_loads(prog.out_text, 0, NULL), *v = json_object_get(json_object_get(doc, "user"), key);
+    ck_assert_msg(json_is_integer(v), "no %s in %s", key, prog.out_text);
+    json_int_t n = json_integer_value(v);
+    json_decref(doc);
+    return n;
+}
+
+/* All the room is somebody else's for three seconds: asked for now and then, not as often as the daemon can refuse, and
+ * said once. */
+START_TEST(waits_for_room) {
+    static const char *const args[] = {"--languages", "czech", NULL};
+    const char *other[] = {TEST_BUILD "/glmctl", "run", "--socket", f.socket, "--max-tokens", "100000", "x", NULL};
+    char script[600];
+    daemonfix_init(&f);
+    snprintf(script, sizeof script, "model %s/nano\nstop 4060\nstep-us 2000\nloop\nrequest\ntokens 39\nrepeat\n",
+             daemonfix_models());
+    daemonfix_script(&f, script);
+    daemonfix_start(&f, "[Quota]\nMaxRequestsPerUid=1\n");
+    pid_t holder = fork();
+    if (holder == 0) {
+        if (freopen("/dev/null", "w", stdout) && freopen("/dev/null", "w", stderr))
+            execv(other[0], (char *const *)(uintptr_t)other);
+        _exit(127);
+    }
+    for (int i = 0; i < 200 && user_of("requests") < 1; i++)
+        usleep(20000);
+    pid_t killer = fork();
+    if (killer == 0) {
+        sleep(3);
+        kill(holder, SIGTERM);
+        _exit(0);
+    }
+    int r = probe(args);
+    waitpid(killer, NULL, 0);
+    waitpid(holder, NULL, 0);
+    ck_assert_msg(r == 0, "%s%s", prog.out_text, prog.err_text);
+    const char *said = strstr(prog.err_text, "waiting for room: ");
+    ck_assert_msg(said && strstr(said, "MaxRequestsPerUid"), "%s", prog.err_text);
+    ck_assert_msg(!strstr(said + 1, "waiting"), "said twice: %s", prog.err_text);
+    json_int_t refused = user_of("refused");
+    ck_assert_msg(refused >= 3 && refused < 60, "refused %lld times", (long long)refused);
+    stop();
+}
+END_TEST
+
 START_TEST(wrong_usage) {
     static const char *const language[] = {"--languages", "polish,klingon", NULL};
     static const char *const zero[] = {"--chars", "0", NULL}, *const word[] = {"polish", NULL};
@@ -145,6 +196,7 @@ int main(void) {
     tcase_add_test(t, cut_character);
     tcase_add_test(t, silence_proves_nothing);
     tcase_add_test(t, few_seats);
+    tcase_add_test(t, waits_for_room);
     tcase_add_test(t, wrong_usage);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

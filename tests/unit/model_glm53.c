@@ -302,6 +302,8 @@ static const struct {
     const char *has[4];
 } EDITS[] = {
     {"model_type", "model_type", "\"glm5_next\"", -ENOTSUP, {"model_type", "\"glm5_next\"", "\"glm_moe_dsa\""}},
+    {"layers", "num_hidden_layers", "128", -EINVAL, {"num_hidden_layers", "found 128", "from 1 to 127"}},
+    {"dense layers", "first_k_dense_replace", "128", -EINVAL, {"first_k_dense_replace", "found 128", "0 to 127"}},
     {"halves", "rope_interleave", "false", -ENOTSUP, {"rope_interleave", "found false", "expected true"}},
     {"halves of keys", "indexer_rope_interleave", "false", -ENOTSUP, {"indexer_rope_interleave", "false", "true"}},
     {"yarn", "rope_parameters.rope_type", "\"yarn\"", -ENOTSUP, {"rope_parameters", "yarn", "default"}},
