@@ -140,6 +140,11 @@ static int wrong_together(const struct command *c, int names) {
     return PACK_OK;
 }
 
+/* "" would be taken for the root directory. */
+static int without_name(const struct command *c) {
+    return (c->o.in && !*c->o.in) || (c->o.out && !*c->o.out) ? misuse("a directory without a name", "") : PACK_OK;
+}
+
 int main(int argc, char **argv) {
     struct command c = { .o = { .backend = "cpu" }, .done = -1 };
     int opt, r;
@@ -154,6 +159,8 @@ int main(int argc, char **argv) {
         return r;
     c.o.in = c.check ? c.check : argv[optind];
     c.o.out = c.check ? NULL : argv[optind + 1];
+    if ((r = without_name(&c)) != PACK_OK)
+        return r;
     r = c.check ? pack_check(c.check, c.o.json) : c.compare ? pack_compare_run(&c.o) : pack_run(&c.o);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "glm-pack: cannot write the results: %s\n", strerror(errno));

@@ -118,7 +118,8 @@ static int read_ids(struct side *s, struct xerr *e) {
     if (r >= 0 && ((r = tok_scratch_new(0, &scratch)) < 0 || !(ids = calloc(room + 1, sizeof *ids))))
         r = xerr_set(e, -ENOMEM, "no memory");
     if (r >= 0 && (r = tok_encode(tok, scratch, text, room, 0, ids, room + 1, &n)) < 0)
-        xerr_set(e, r, "%s: cannot be tokenized: %s", s->o->text, strerror(-r));
+        xerr_set(e, r, "%s: cannot be tokenized: %s", s->o->text,
+                 r == -EILSEQ ? "found bytes that are no UTF-8, expected a text in UTF-8" : strerror(-r));
     if (r >= 0 && n < 2)
         r = xerr_set(e, -ENODATA, "%s: found %zu tokens, expected 2 at least", s->o->text, n);
     if (r >= 0) {

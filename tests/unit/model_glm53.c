@@ -344,6 +344,7 @@ static const struct {
     {"unknown", "attn_output_gate", "true", -ENOTSUP, {"attn_output_gate", "no such key"}},
     {"begin token", "bos_token_id", "1", -ENOTSUP, {"bos_token_id", "found 1"}},
     {"quantised by a word", "quantization_config", "\"fp8\"", -EINVAL, {"quantization_config", "an object"}},
+    {"no dtype", "torch_dtype", "5", -EINVAL, {"torch_dtype", "found 5"}},
     {"old dtype", "torch_dtype", "\"float16\"", -EINVAL, {"torch_dtype", "float16"}},
 };
 
@@ -362,6 +363,8 @@ static const struct {
     {"mlp_layer_types", NULL},
     {"index_topk_pattern", "\"FFFSSSFSSSFS\""},
     {"qk_head_dim", NULL},
+    {"torch_dtype", "\"bfloat16\""},
+    {"torch_dtype", "null"},
     {"head_dim", "8"},
     {"head_dim", NULL},
     {"moe_router_dtype", NULL},

@@ -139,6 +139,28 @@ START_TEST(other_vocabulary) {
 }
 END_TEST
 
+/* A text that is none, and names that are empty. */
+START_TEST(no_text_and_no_name) {
+    const char *compare[] = { PROG, "--compare", NULL, NULL, "--text", NULL, NULL };
+    const char *check[] = { PROG, "--check", "", NULL };
+    char model[256], text[300];
+    snprintf(model, sizeof model, "%s", ckpt_model("twin-a"));
+    snprintf(text, sizeof text, "%s", packtest_out("text"));
+    ckpt_write(&packtest_dir, "text", "caf\xe9 au lait", 12);
+    compare[2] = compare[3] = model;
+    compare[5] = text;
+    ck_assert_int_eq(runprog(&packtest_prog, compare, NULL, false, NULL), 2);
+    PACKTEST_SAYS("text: cannot be tokenized: found bytes that are no UTF-8");
+    compare[2] = "";
+    ck_assert_int_eq(runprog(&packtest_prog, compare, NULL, false, NULL), 2);
+    PACKTEST_SAYS("a directory without a name");
+    ck_assert_int_eq(packtest(model, "", "int8", NULL), 2);
+    PACKTEST_SAYS("a directory without a name");
+    ck_assert_int_eq(runprog(&packtest_prog, check, NULL, false, NULL), 2);
+    PACKTEST_SAYS("a directory without a name");
+}
+END_TEST
+
 /* Two directories whose names are no UTF-8 are two: work on one is not continued with the other. */
 START_TEST(paths_that_are_no_text) {
     const char *argv[] = { PROG, NULL, NULL, "--format", "nvfp4", "--json", NULL };
@@ -185,6 +207,7 @@ int main(void) {
     tcase_add_loop_test(t, only_what_the_daemon_reads, 0, 2);
     tcase_add_test(t, stacks_of_one_type);
     tcase_add_test(t, other_vocabulary);
+    tcase_add_test(t, no_text_and_no_name);
     tcase_add_test(t, paths_that_are_no_text);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
