@@ -132,7 +132,7 @@ static void as_text(struct ctl_buf *b, const struct glmd_info *i) {
         b, "speed        prompts %.0f tokens/s, answers %.1f tokens/s, %" PRIu64 " tokens since the start\n",
         (double)i->prefill_tokens_per_second, (double)i->decode_tokens_per_second, i->tokens_out);
     ctl_buf_fmt(
-        b, "cache        %" PRIu64 " of %" PRIu64 " tokens free, %" PRIu32 " of %" PRIu32 " sequences free\n",
+        b, "cache        %" PRIu64 " of %" PRIu64 " tokens free, %" PRIu32 " of %" PRIu32 " states free\n",
         i->kv_tokens_free, i->kv_tokens_total, i->slots_free, i->slots_total);
     ctl_buf_fmt(b,
                 "limits       context %" PRIu32 " tokens, answer %" PRIu32 " tokens, %" PRIu32

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -70,39 +71,56 @@ int ctl_connect(const struct ctl_args *a, size_t request_bytes, glmd_conn **ret)
     return 0;
 }
 
-static int set_schema(glmd_req *q, const char *path) {
-    char *text;
-    size_t len;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), r;
-    if (fd < 0)
-        return -errno;
-    r = ctl_read_all(fd, (size_t)1 << 20, &text, &len);
-    close(fd);
-    if (r < 0)
-        return r;
-    r = len ? glmd_req_set_str(q, GLMD_KEY_SCHEMA, text, len) : -ENODATA;
+/* What the file itself lacks is the caller's mistake and said here; what the library refuses is returned. */
+static int set_schema(glmd_req *q, const char *path, int *ret_error) {
+    char *text = NULL;
+    size_t len = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), r = fd < 0 ? -errno : 0;
+    if (r == 0)
+        r = ctl_read_all(fd, (size_t)1 << 20, &text, &len);
+    if (fd >= 0)
+        close(fd);
+    if (r < 0 || !len) {
+        free(text);
+        ctl_err("--schema %s: %s", path, r < 0 ? glmd_strerror(r) : "the file is empty, expected a JSON schema");
+        return CTL_EXIT_USAGE;
+    }
+    *ret_error = glmd_req_set_str(q, GLMD_KEY_SCHEMA, text, len);
     free(text);
-    return r;
+    return 0;
+}
+
+/* Numbers out of range are all that the library refuses of a value. */
+static int not_set(const struct ctl_set *s, int r) {
+    bool from_1 = s->key == GLMD_KEY_MAX_TOKENS || s->key == GLMD_KEY_DEADLINE_MS;
+    if (r == -ERANGE && s->key < GLMD_KEY_TEMPERATURE) {
+        ctl_err("--%s %s: expected a whole number from %d to %" PRIu32, s->option, s->text ? s->text : "", from_1,
+                UINT32_MAX);
+        return CTL_EXIT_USAGE;
+    }
+    ctl_err("--%s%s%s cannot be sent: %s", s->option, s->text ? " " : "", s->text ? s->text : "",
+            glmd_strerror(r));
+    return CTL_EXIT_REQUEST;
 }
 
 int ctl_request(glmd_conn *c, const struct ctl_args *a, glmd_req **ret) {
     glmd_req *q;
-    int r = glmd_req_new(c, &q);
+    int r = glmd_req_new(c, &q), e = 0;
     for (unsigned i = 0; r >= 0 && i < a->n_set; i++) {
         const struct ctl_set *s = &a->set[i];
         if (s->key == GLMD_KEY_SCHEMA)
-            r = set_schema(q, s->str);
+            e = set_schema(q, s->str, &r);
         else if (s->str)
             r = glmd_req_set_str(q, s->key, s->str, strlen(s->str));
         else if (s->key >= GLMD_KEY_TEMPERATURE)
             r = glmd_req_set_f64(q, s->key, s->f64);
         else
             r = glmd_req_set_u64(q, s->key, s->u64);
-        if (r < 0) {
-            ctl_err("--%s%s%s cannot be sent: %s", s->option, s->text ? " " : "", s->text ? s->text : "",
-                    s->key == GLMD_KEY_SCHEMA && r == -ENODATA ? "it is empty" : glmd_strerror(r));
+        if (r < 0)
+            e = not_set(s, r);
+        if (e) {
             glmd_req_free(q);
-            return CTL_EXIT_REQUEST;
+            return e;
         }
     }
     if (r < 0) {

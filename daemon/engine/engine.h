@@ -72,6 +72,7 @@ struct engine_info {
     uint32_t vocab_tokens, context_tokens, max_seqs, n_pages, n_slots;
     uint32_t cache_slots; /* that memory sufficed for */
     uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes; /* of all ranks together */
+    uint64_t available_bytes; /* in the machine when it was planned */
     uint32_t ranks;
     uint64_t rank_bytes[8]; /* what each has for itself: weights, pages, slots, work */
 };

@@ -122,6 +122,7 @@ struct engine {
     struct kern_store *stores; /* kc.stores: how each matrix is stored, NULL for scripts */
     struct model_findings findings; /* engine_load */
     struct xerr lack; /* what memory lacks; code 0: nothing */
+    uint64_t available_bytes; /* in the machine when that was found */
     struct kern_config kc;
     struct plan_limits limits;
     uint32_t model_context; /* the longest the model allows */

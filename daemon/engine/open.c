@@ -268,6 +268,7 @@ void engine_get_info(const struct engine *e, struct engine_info *ret) {
     i.weight_bytes = e->ranks.bytes[KERN_MEM_WEIGHTS];
     i.page_bytes = e->ranks.bytes[KERN_MEM_PAGES] / e->kc.n_pages;
     i.slot_bytes = e->ranks.bytes[KERN_MEM_SLOTS] / e->kc.n_slots;
+    i.available_bytes = e->available_bytes;
     i.work_bytes = e->ranks.bytes[KERN_MEM_WORK] + e->ranks.bytes[KERN_MEM_CTL] + e->arena_bytes + e->ranks.comm_bytes +
                    KERN_LANES * e->ranks.plan_bytes;
     *ret = i;

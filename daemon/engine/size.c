@@ -277,6 +277,7 @@ int engine_size(struct engine *e, struct xerr *err) {
                                          "4 GiB", context);
     if ((r = ranks_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 }, &(uint64_t){ 0 })) < 0)
         return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
+    e->available_bytes = mi.available_bytes;
     budget = mi.available_bytes > kept_bytes(e) ? mi.available_bytes - kept_bytes(e) : 0;
     choose_slots(e, budget);
     if (!n_pages) {

@@ -172,6 +172,11 @@ static int look_for_model(const char *path, struct xerr *err) {
     if (stat(path, &st) < 0)
         return xerr_set(err, -errno, "the checkpoint directory %s: %s; see --model and [Model] Path", path,
                         strerror(errno));
+    if (!S_ISDIR(st.st_mode) && strlen(path) > 5 && strcmp(path + strlen(path) - 5, ".gguf") == 0)
+        return xerr_set(err, -ENOTDIR,
+                        "the checkpoint %s is no directory; --model and [Model] Path name the directory that a "
+                        "GGUF model lies in, alone, in one file or in parts",
+                        path);
     if (!S_ISDIR(st.st_mode))
         return xerr_set(err, -ENOTDIR,
                         "the checkpoint %s is no directory; --model and [Model] Path name the directory that "

@@ -78,7 +78,7 @@ static void print_json(const struct engine_info *i, const struct model_summary_r
     print_string(i->model_name);
     printf(",\"backend\":\"%s\",\"context_tokens\":%u,\"sequences\":%u,\"cache\":\"%s\"", i->backend,
            i->context_tokens, i->max_seqs, i->cache);
-    printf(",\"fits\":%s", fits ? "true" : "false");
+    printf(",\"fits\":%s,\"available_bytes\":%llu", fits ? "true" : "false", (unsigned long long)i->available_bytes);
     printf(",\"weight_bytes\":%llu,\"page_bytes\":%llu,\"pages\":%u,\"slot_bytes\":%llu,\"slots\":%u,\"work_"
            "bytes\":%llu",
            (unsigned long long)i->weight_bytes, (unsigned long long)i->page_bytes, i->n_pages,
@@ -95,7 +95,7 @@ static void print_json(const struct engine_info *i, const struct model_summary_r
 }
 
 static void print_text(const struct engine_info *i, const struct model_summary_row *rows, size_t n) {
-    uint64_t all = 0;
+    uint64_t pages = i->page_bytes * i->n_pages, slots = i->slot_bytes * i->n_slots, all = 0;
 
     printf("%-20s %-24s %9s %10s %12s\n", "part", "format", "tensors", "bits", "GiB");
     for (size_t k = 0; k < n; k++) {
@@ -107,9 +107,11 @@ static void print_text(const struct engine_info *i, const struct model_summary_r
     }
     printf("%-66s %12.3f\n", "as stored", gib(all));
     printf("%-66s %12.3f\n", "weights in memory", gib(i->weight_bytes));
-    printf("%-66s %12.3f\n", "cache pages", gib(i->page_bytes * i->n_pages));
-    printf("%-66s %12.3f\n", "states", gib(i->slot_bytes * i->n_slots));
+    printf("%-66s %12.3f\n", "cache pages", gib(pages));
+    printf("%-66s %12.3f\n", "states", gib(slots));
     printf("%-66s %12.3f\n", "work", gib(i->work_bytes));
+    printf("%-66s %12.3f\n", "in all", gib(i->weight_bytes + pages + slots + i->work_bytes));
+    printf("%-66s %12.3f\n", "available here", gib(i->available_bytes));
     for (uint32_t r = 0; i->ranks > 1 && r < i->ranks; r++)
         printf("rank %-61u %12.3f\n", r, gib(i->rank_bytes[r]));
     printf("%s on %s: a context of %u tokens, %u requests at once\n", i->model_name, i->backend,

@@ -77,6 +77,11 @@ static int read_header(struct st_file *f, const char *shown, struct xerr *e) {
     r = read_one(f, 0, le, sizeof le, &at);
     if (r < 0)
         goto io;
+    if (memcmp(le, "version ", sizeof le) == 0)
+        return xerr_set(e, -EBADMSG,
+                        "%s: found the text \"version ...\", expected tensors: this is a Git LFS pointer, a note "
+                        "where the file is; fetch the file itself (git lfs pull)",
+                        shown);
     for (int i = 7; i >= 0; i--)
         n = n << 8 | le[i];
     if (n > ST_MAX_HEADER_BYTES)

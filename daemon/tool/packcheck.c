@@ -82,6 +82,10 @@ int pack_check(const char *dir, bool json) {
     char path[4200];
     int r;
 
+    if (access(dir, R_OK | X_OK) < 0) {
+        fprintf(stderr, "glm-pack: --check %s: %s; expected the directory of a checkpoint\n", dir, strerror(errno));
+        return PACK_TROUBLE;
+    }
     snprintf(path, sizeof path, "%s/glm-pack.partial", dir);
     if (access(path, F_OK) == 0)
         r = xerr_set(&err, -EINPROGRESS,
@@ -106,8 +110,11 @@ int pack_check(const char *dir, bool json) {
         printf("\n");
         json_decref(doc);
     } else if (r >= 0) {
-        printf("%s: good: %zu tensors, %" PRIu64 " bytes read; %u files are as they were written\n", dir,
-               d.n_items, bytes, n);
+        printf("%s: good: %zu tensors, %" PRIu64 " bytes read; ", dir, d.n_items, bytes);
+        if (n)
+            printf("%u files are as they were written\n", n);
+        else
+            printf("no glm-pack.json tells what was written\n");
     }
     if (r < 0)
         fprintf(stderr, "glm-pack: %s\n", err.msg);

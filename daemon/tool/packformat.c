@@ -64,12 +64,17 @@ const struct pack_format *pack_format_find(const char *word) {
 }
 
 const char *pack_format_words(void) {
-    static char words[400];
+    static char words[600];
+    size_t column = 0;
 
-    if (!words[0])
-        for (size_t i = 0; i < N_FORMATS; i++)
-            snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", i ? ", " : "",
-                     FORMATS[i].word);
+    if (words[0])
+        return words;
+    for (size_t i = 0; i < N_FORMATS; i++) {
+        const char *between = !i ? "" : column > 80 ? ",\n                      " : ", ";
+
+        snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", between, FORMATS[i].word);
+        column = strlen(FORMATS[i].word) + (between[0] && between[1] == '\n' ? 0 : column + 2);
+    }
     return words;
 }
 

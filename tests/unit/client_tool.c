@@ -208,8 +208,8 @@ START_TEST(exit_statuses) {
     said("the daemon closed the connection");
     said("3 output tokens arrived, first token after ");
     ck_assert_ptr_null(strstr(p.err_text, "prompt tokens"));
-    ck_assert_int_eq(RUN(&s, NULL, "run", "--max-tokens", "0", "hi"), 1);
-    said("--max-tokens 0 cannot be sent: ");
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--max-tokens", "0", "hi"), 2);
+    said("--max-tokens 0: expected a whole number from 1 to 4294967295");
     static const char *const full[] = {"sh", "-c", "exec \"$0\" status > /dev/full", TOOL, NULL};
     if (!getenv("GLMD_TEST_RUN")) {
         ck_assert_int_eq(run_tool(&s, NULL, full, true), 5);
@@ -526,8 +526,7 @@ START_TEST(tools_reach_the_daemon) {
     struct reqdec_req q;
     char path[] = "/tmp/glmd-test-XXXXXX";
     int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(write(fd, wx, strlen(wx)), (ssize_t)strlen(wx));
+    ck_assert(fd >= 0 && write(fd, wx, strlen(wx)) == (ssize_t)strlen(wx));
     close(fd);
     for (size_t i = 0; i < 4; i++) {
         fakeserver_start(&s, &echo, NULL);
@@ -546,10 +545,12 @@ START_TEST(tools_reach_the_daemon) {
     fakeserver_start(&s, &echo, NULL);
     ck_assert_int_eq(RUN(&s, NULL, "run", "--tool", path, "hi"), 2);
     ck_assert_ptr_nonnull(strstr(p.err_text, path));
-    ck_assert_int_eq(RUN(&s, NULL, "run", "--schema", "/dev/null", "hi"), 1);
-    said("--schema /dev/null cannot be sent: it is empty");
-    ck_assert_int_eq(RUN(&s, NULL, "run", "--thinking-budget", "4294967296", "hi"), 1);
-    said("--thinking-budget 4294967296 cannot be sent: a number that is out of range");
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--schema", "/dev/null", "hi"), 2);
+    said("--schema /dev/null: the file is empty, expected a JSON schema");
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--schema", path, "hi"), 2);
+    ck_assert(strstr(p.err_text, path) && strstr(p.err_text, ": No such file or directory"));
+    ck_assert_int_eq(RUN(&s, NULL, "run", "--thinking-budget", "4294967296", "hi"), 2);
+    said("--thinking-budget 4294967296: expected a whole number from 0 to 4294967295");
     fakeserver_stop(&s);
 }
 END_TEST
@@ -561,6 +562,7 @@ START_TEST(status) {
     ck_assert_int_eq(RUN(&s, NULL, "status"), 0);
     ck_assert_ptr_nonnull(strstr(p.out_text, "model        fake\nstate        ready\n"));
     ck_assert_ptr_nonnull(strstr(p.out_text, "logprobs alternatives coalesce tool-events tokenize"));
+    ck_assert_ptr_nonnull(strstr(p.out_text, " states free\n"));
     ck_assert_int_eq(RUN(&s, NULL, "status", "--json"), 0);
     json_t *j = json_loads(p.out_text, 0, &e);
     ck_assert_ptr_nonnull(j);

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckptgguf.h"
@@ -71,6 +72,23 @@ static void near_the_backends(void) {
                   (unsigned long long)all, (unsigned long long)parts);
 }
 
+/* The line for the whole is the sum of those above it, and what the machine has stands below. */
+static void sum_of_the_lines(void) {
+    static const char *const part[] = {"\nweights in memory", "\ncache pages", "\nstates ", "\nwork "};
+    const char *all = strstr(p.out_text, "\nin all "), *has = strstr(p.out_text, "\navailable here ");
+    double sum = 0;
+
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        const char *line = strstr(p.out_text, part[i]);
+
+        ck_assert_ptr_nonnull(line);
+        sum += strtod(line + strlen("\n") + 66, NULL);
+    }
+    ck_assert(all && has);
+    ck_assert_double_eq_tol(strtod(all + strlen("\n") + 66, NULL), sum, 0.003);
+    ck_assert_double_gt(strtod(has + strlen("\n") + 66, NULL), sum);
+}
+
 START_TEST(for_people_and_programs) {
     const char *const text[] = {GLMD, "--plan", "--model", ckpt_model("nano"), "--config", "/dev/null", NULL};
     static const char *const alone[] = {GLMD, "--json", NULL};
@@ -79,11 +97,13 @@ START_TEST(for_people_and_programs) {
     ck_assert_msg(runprog(&p, text, NULL, false, NULL) == 0, "%s", p.err_text);
     ck_assert(strstr(p.out_text, "routed experts") && strstr(p.out_text, "BF16") &&
               strstr(p.out_text, "cache pages"));
+    sum_of_the_lines();
     ck_assert_msg(plan(ckpt_model("nano"), "/dev/null") == 0, "%s", p.err_text);
     root = json_loads(p.out_text, 0, NULL);
     ck_assert_ptr_nonnull(root);
     ck_assert_str_eq(json_string_value(json_object_get(root, "model")), "nano");
     ck_assert_int_eq(json_integer_value(json_object_get(root, "context_tokens")), 512);
+    ck_assert_int_gt(json_integer_value(json_object_get(root, "available_bytes")), 1 << 20);
     /* 6 layers of 8 experts of three matrices of 128 x 256 */
     ck_assert_uint_eq(bytes_of("routed experts", "BF16"), 6ull * 8 * 3 * 128 * 256 * 2);
     near_the_backends();
@@ -211,6 +231,9 @@ START_TEST(gguf_alone) {
     json_decref(t);
     ck_assert_msg(plan(dir.dir, "/dev/null") == 0, "%s", p.err_text);
     ck_assert_uint_eq(bytes_of("routed experts", "BF16"), 6ull * 8 * 3 * 128 * 256 * 2);
+    /* the file itself, as other programs want it: said what to name */
+    ck_assert_int_eq(plan(ckpt_path(&dir, "nano.gguf"), "/dev/null"), 1);
+    ck_assert_msg(strstr(p.err_text, "name the directory that a GGUF model lies in") != NULL, "%s", p.err_text);
 }
 END_TEST
 

@@ -274,6 +274,10 @@ START_TEST(lengths) {
     ckpt_expect("long header", st_open(&f, ckpt_path(&dir, "s.safetensors"), NULL, &err), -EBADMSG, &err,
                 (const char *const[]){"s.safetensors", "header length", "found 9", "8 bytes left",
                                       "truncated", NULL});
+    memcpy(b, "version https://", sizeof b);
+    ckpt_write(&dir, "s.safetensors", b, sizeof b);
+    ckpt_expect("LFS pointer", st_open(&f, ckpt_path(&dir, "s.safetensors"), NULL, &err), -EBADMSG, &err,
+                (const char *const[]){"s.safetensors", "expected tensors", "git lfs pull", NULL});
     memset(b, 0xff, 8);
     ckpt_write(&dir, "s.safetensors", b, sizeof b);
     ckpt_expect(

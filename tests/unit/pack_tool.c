@@ -429,7 +429,7 @@ START_TEST(answers_compared) {
 }
 END_TEST
 
-/* A good checkpoint, one that lacks a file, one that was not finished. */
+/* A good checkpoint, one that was not finished, one that was changed, none at all. */
 START_TEST(checked) {
     const char *argv[] = { TEST_BUILD "/glm-pack", "--check", NULL, NULL };
     struct ckpt c;
@@ -437,6 +437,7 @@ START_TEST(checked) {
     argv[2] = c.dir;
     ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 0);
     PACKTEST_SAYS(": good: ");
+    PACKTEST_SAYS("no glm-pack.json tells what was written");
     ckpt_write(&c, "glm-pack.partial", "{}", 2);
     ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 1);
     PACKTEST_SAYS("unfinished");
@@ -446,6 +447,8 @@ START_TEST(checked) {
     ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 1);
     PACKTEST_SAYS("expected 00, which were written");
     ckpt_remove(&c);
+    ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 2);
+    PACKTEST_SAYS("No such file or directory; expected the directory of a checkpoint");
 }
 END_TEST
 
