@@ -237,7 +237,7 @@ int fill_finish(struct engine *e) {
     governor_sliced(&e->governor, f->n_rows, place_of(f->next), f->next ? f->launched : f->launched - 1,
                     e->now_ns > began ? e->now_ns - began : 0);
     if (FAULT(fill_dawdles) && e->n_batch) /* the handicap of `make bench-sched` */
-        while (clock_now_ns() - e->now_ns < e->now_ns - began)
+        while (clock_now_ns() - e->now_ns < 2 * (e->now_ns - began))
             ;
     f->next += f->launched;
     f->launched = 0;
