@@ -97,6 +97,38 @@ START_TEST(everybodys_part_of_every_exchange) {
 }
 END_TEST
 
+/* Slots lie inside the memory that was asked for, aligned, and no two in one place. */
+START_TEST(slots_lie_apart) {
+    static const uint32_t counts[] = {1, 3, COMM_MAX_RANKS};
+    static const uint64_t lengths[] = {1, 64, 65, 4096};
+    for (uint32_t i = 0; i < 12; i++) {
+        const uint32_t n = counts[i % 3];
+        const uint64_t size = lengths[i / 3], bytes = comm_local_bytes(n, size);
+        const void *part[COMM_MAX_RANKS];
+        struct group g;
+        open_group(&g, n, size, 1000);
+        for (uint32_t round = 0; round < 2; round++) {
+            for (uint32_t r = 0; r < n; r++) {
+                char *slot = g.end[r]->ops->slot(g.end[r]);
+                ck_assert_uint_eq((uintptr_t)slot & 63, 0);
+                ck_assert(slot >= (char *)g.mem && slot + size <= (char *)g.mem + bytes);
+                memset(slot, (int)(2 * r + round + 1), size);
+            }
+            for (uint32_t r = 0; r < n; r++)
+                ck_assert_int_eq(g.end[r]->ops->send(g.end[r], round, size), 0);
+            for (uint32_t r = 0; r < n; r++)
+                ck_assert_int_eq(g.end[r]->ops->wait(g.end[r], part), 0);
+            for (uint32_t r = 0; r < n; r++)
+                for (uint64_t at = 0; at < size; at++)
+                    ck_assert_int_eq(((const unsigned char *)part[r])[at], (unsigned char)(2 * r + round + 1));
+        }
+        free(g.mem);
+    }
+    ck_assert_uint_gt(comm_local_bytes(2, 1ull << 48), 1ull << 50);
+    ck_assert_uint_eq(comm_local_bytes(2, (1ull << 48) + 1), 0);
+}
+END_TEST
+
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -193,6 +225,7 @@ static Suite *suite(void) {
     TCase *tc = tcase_create("comm");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, everybodys_part_of_every_exchange);
+    tcase_add_test(tc, slots_lie_apart);
     tcase_add_test(tc, missing_rank_is_named);
     tcase_add_test(tc, death_of_a_rank_wakes_the_others);
     tcase_add_test(tc, another_step_is_named);

@@ -314,6 +314,57 @@ END_TEST
 
 /* A scale that serves all heads of a rank is kept by each of them: b_proj of FP8 in blocks of 128 has one row of
  * scales for 64 heads. */
+/* The strictest of all matrices along an axis decides, whichever it is: a gate and an up of different formats, one
+ * expert of many, the last layer; and the widest block that can be cut at all. */
+START_TEST(strictest_matrix_decides) {
+    static const struct {
+        uint32_t part, layer, expert, axis;
+    } odd[] = {
+        {KERN_MLP_GATE, 0, 0, KERN_AXIS_DENSE}, {KERN_MLP_UP, 0, 0, KERN_AXIS_DENSE},
+        {KERN_MLP_UP, 2, 0, KERN_AXIS_DENSE},   {KERN_EXP_GATE, 1, 0, KERN_AXIS_EXPERT},
+        {KERN_EXP_UP, 1, 6, KERN_AXIS_EXPERT},  {KERN_EXP_DOWN, 1, 3, KERN_AXIS_EXPERT},
+    };
+    const struct kern_store fp8 = {
+        .format = KERN_FP8, .scale = KERN_SCALE_F32, .block_rows = 128, .block_cols = 128};
+    struct kern_config cfg;
+    wide(&cfg);
+    cfg.model.n_experts = 7;
+    cfg.model.dense_width = cfg.model.expert_width = 384;
+    km_layers(&cfg.model, "Kd Fm Kd", NULL);
+    struct kern_store *stores = calloc(kern_part_count(&cfg.model), sizeof(*stores));
+    const struct kern_tensor_id id = {.part = odd[_i].part, .layer = odd[_i].layer, .expert = odd[_i].expert};
+    for (uint64_t i = 0; i < kern_part_count(&cfg.model); i++)
+        stores[i] = kern_store_plain(KERN_BF16);
+    cfg.stores = stores;
+    ck_assert_uint_eq(plan(&cfg, 2).unit[odd[_i].axis], 1);
+    stores[kern_part_slot(&cfg.model, &id)] = fp8;
+    const struct kern_shard s = plan(&cfg, 2);
+    ck_assert_uint_eq(kern_shard_at(&s, (enum kern_axis)odd[_i].axis, 1), 128);
+    cfg.model.dense_width = cfg.model.expert_width = 255; /* a block and one that is not whole, two ranks */
+    const struct kern_shard last = plan(&cfg, 2);
+    ck_assert_uint_eq(kern_shard_at(&last, (enum kern_axis)odd[_i].axis, 1), 128);
+    free(stores);
+}
+END_TEST
+
+/* A head's rows of q_b are those without and those with a position. */
+START_TEST(rotary_rows_go_with_their_head) {
+    struct kern_config cfg;
+    struct kern_cut c;
+    const struct kern_tensor_id id = {.part = KERN_MLA_QB, .layer = 1};
+    const struct kern_store bf16 = kern_store_plain(KERN_BF16);
+    wide(&cfg);
+    cfg.model.rope_dim = 64;
+    cfg.model.rope_theta = 1000;
+    const struct kern_shard s = plan(&cfg, 4);
+    for (uint32_t r = 0; r < 4; r++) {
+        ck_assert_int_eq(kern_shard_piece(&cfg.model, &s, r, &id, &bf16, &c), 0);
+        ck_assert_uint_eq(c.row0, r * (256 + 64));
+        ck_assert_uint_eq(c.rows, 256 + 64);
+    }
+}
+END_TEST
+
 START_TEST(scales_of_many_heads) {
     struct kern_config cfg;
     struct kern_cut c;
@@ -351,6 +402,8 @@ static Suite *suite(void) {
     tcase_add_loop_test(tc, released_sizes, 0, (int)ks_count);
     tcase_add_test(tc, more_ranks_than_heads);
     tcase_add_test(tc, widths_that_cut_a_block);
+    tcase_add_loop_test(tc, strictest_matrix_decides, 0, 6);
+    tcase_add_test(tc, rotary_rows_go_with_their_head);
     tcase_add_test(tc, scales_of_many_heads);
     suite_add_tcase(s, tc);
     return s;
