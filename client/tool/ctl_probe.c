@@ -340,8 +340,8 @@ static int choose(const char *list, bool ret[LANGUAGES]) {
         size_t len = strcspn(list, ",");
         const struct language *l = find_language(list, len);
         if (!l) {
-            ctl_err("--languages: found \"%.*s\", expected of polish, czech, vietnamese, russian, korean, chinese, "
-                    "emoji, with commas between",
+            ctl_err("--languages: found \"%.*s\", expected some of polish, czech, vietnamese, russian, korean, "
+                    "chinese, emoji, with commas between",
                     (int)len, list);
             return CTL_EXIT_USAGE;
         }

@@ -21,7 +21,7 @@
 #define CONF_FILE_MAX    (1u << 20)
 #define CONF_MAX_DROPINS 256
 
-static const char *const search_dirs[] = {"/etc/glmd", "/run/glmd", "/usr/lib/glmd"};
+static const char *const search_dirs[] = {"/etc/glmd", "/run/glmd", "/usr/local/lib/glmd", "/usr/lib/glmd"};
 #define N_SEARCH_DIRS (sizeof search_dirs / sizeof search_dirs[0])
 
 static const struct conf_row *find_row(const char *section, const char *key) {

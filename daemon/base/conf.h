@@ -117,7 +117,7 @@ void conf_init(struct conf *c); /* all defaults */
 void conf_done(struct conf *c);
 
 /* Reads file and then file.d/ *.conf in order of name. file == NULL: the first of /etc/glmd, /run/glmd and
- * /usr/lib/glmd that has glmd.conf, and the drop-ins of all three in order of name, where a name in an
+ * {/usr/local,/usr}/lib/glmd that has glmd.conf, and the drop-ins of all in order of name, where a name in an
  * earlier directory hides the same name in a later one; nothing there is no error. A named file must exist.
  */
 int conf_load(struct conf *c, const char *file, struct xerr *err);

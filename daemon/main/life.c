@@ -135,6 +135,7 @@ static const char *without_tier(struct daemon *d) {
 
 static void become_ready(struct daemon *d) {
     struct log_fields f = {.event = LOG_EV_READY, .uid = LOG_NO_UID};
+    char ranks[32] = "";
     struct server_model m = {
         .vocab_tokens = d->info.vocab_tokens,
         .context_tokens = d->info.context_tokens,
@@ -148,11 +149,13 @@ static void become_ready(struct daemon *d) {
     server_set_model(d->server, &m);
     if (d->draining)
         return;
+    if (d->info.ranks > 1)
+        snprintf(ranks, sizeof ranks, " in %u ranks", d->info.ranks);
     server_set_state(d->server, GLMW_STATE_READY);
     write_status(d, d->ready_ns);
     log_full(LOG_LEVEL_NOTICE, &f, NULL,
-             "ready after %.1f s: %s on %s, context %u tokens, cache %s, %u sequences, loop %s",
-             (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend,
+             "ready after %.1f s: %s on %s%s, context %u tokens, cache %s, %u sequences, loop %s",
+             (double)(d->ready_ns - d->start_ns) / 1e9, d->info.model_name, d->info.backend, ranks,
              d->info.context_tokens, d->info.cache, d->info.max_seqs, loop_name(d->loop));
     say_cache(d);
     sd_notifyf(0, "READY=1\nSTATUS=Serving %s%s", d->info.model_name, without_tier(d));

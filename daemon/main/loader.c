@@ -58,7 +58,7 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
         .model = c->model_path,
         .backend = c->backend == CONF_BACKEND_REF ? "ref" : "cpu",
         .threads = c->threads,
-        .ranks = c->ranks,
+        .ranks = FAULT(ranks_unheard) ? 1 : c->ranks,
         .vocab_tokens = d->tok ? tok_size(d->tok) : 0,
         .context_tokens = c->context_tokens,
         .max_seqs = c->max_sequences,

@@ -110,7 +110,8 @@ static void print_text(const struct engine_info *i, const struct model_summary_r
     printf("%-66s %12.3f\n", "cache pages", gib(pages));
     printf("%-66s %12.3f\n", "states", gib(slots));
     printf("%-66s %12.3f\n", "work", gib(i->work_bytes));
-    printf("%-66s %12.3f\n", "in all", gib(i->weight_bytes + pages + slots + i->work_bytes));
+    printf("%-66s %12.3f\n", "in all",
+           gib(i->weight_bytes + pages + slots + (FAULT(plan_sum_short) ? 0 : i->work_bytes)));
     printf("%-66s %12.3f\n", "available here", gib(i->available_bytes));
     for (uint32_t r = 0; i->ranks > 1 && r < i->ranks; r++)
         printf("rank %-61u %12.3f\n", r, gib(i->rank_bytes[r]));

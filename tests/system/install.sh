@@ -31,6 +31,13 @@ for f in "$usr"/lib/systemd/system/*; do
     done
 done
 grep -q '^ExecStart=/' "$usr/lib/systemd/system/glmd.service" || say "glmd.service starts nothing"
+# where the default file goes, with the prefix of `make install` and with that of packages, is where glmd looks
+make --no-print-directory O="$O" DESTDIR="$dir/default" install >"$dir/log" 2>&1 || say "make install fails without a prefix"
+for c in "$usr/lib/glmd" "$dir"/default/usr/*/lib/glmd; do
+    w=${c#"$dir"}
+    [ -e "$c/glmd.conf" ] || say "no default file in $w"
+    grep -azxq "${w#/default}" "$usr/sbin/glmd" || say "glmd does not look into ${w#/default}, where glmd.conf is put"
+done
 for p in bin/glmctl bin/glm-eval bin/glm-pack sbin/glmd; do
     "$usr/$p" --version >/dev/null || say "$p does not run"
 done

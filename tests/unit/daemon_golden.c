@@ -113,6 +113,28 @@ START_TEST(cache_formats) {
 }
 END_TEST
 
+/* A daemon whose model is cut says so and gives the same answers, four of them at once. */
+START_TEST(cut_into_ranks) {
+    struct daemonfix f;
+    glmd_conn *c;
+
+    read_golden();
+    daemonfix_init(&f);
+    snprintf(f.model, sizeof f.model, "%s/nano", daemonfix_models());
+    daemonfix_start(&f, "[Model]\nContextTokens=1024\nThreads=3\nRanks=3\n");
+    daemonfix_expect_log(&f, " in 3 ranks, context 1024 tokens, ");
+    c = daemonfix_connect(&f, NULL);
+    for (int i = 0; i < N; i++)
+        answer_submit(c, &a[i], greedy(c, i));
+    answers_wait(c, a, N, patience());
+    for (int i = 0; i < N; i++)
+        compare(i);
+    glmd_close(c);
+    daemonfix_stop(&f);
+    daemonfix_done(&f);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("daemon_golden");
     TCase *tc = tcase_create("golden");
@@ -123,6 +145,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_loop_test(tc, golden_answers_arrive, 0, daemonfix_loops());
     tcase_add_loop_test(tc, cache_formats, 0, 3);
+    tcase_add_test(tc, cut_into_ranks);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
