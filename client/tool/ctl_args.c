@@ -66,7 +66,7 @@ static const struct opt table[] = {
     {"logprobs", NULL, CTL_RUN, K_SET_FLAG, GLMD_KEY_LOGPROBS,
      "log probability of each token (shown with --json)"},
     {"alternatives", "N", CTL_RUN, K_U64, GLMD_KEY_ALTERNATIVES,
-     "the N likeliest tokens beside each (shown with --json)"},
+     "the N likeliest tokens beside each, 20 at most (shown with --json)"},
     {"deadline", "MS", ASK, K_U64, GLMD_KEY_DEADLINE_MS, "give up after so many milliseconds"},
     {"background", NULL, DRAW, K_SET_FLAG, GLMD_KEY_BACKGROUND, "requests of others go first"},
     {"no-cache", NULL, ASK, K_SET_FLAG, GLMD_KEY_NO_CACHE, "read the whole prompt, keep nothing of it"},

@@ -183,7 +183,8 @@ int main(int argc, char **argv) {
         fputs(usage, stderr);
         return CTL_EXIT_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    bool help = !strcmp(argv[1], "help");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || (help && argc == 2)) {
         fputs(usage, stdout);
         return CTL_EXIT_OK;
     }
@@ -192,8 +193,12 @@ int main(int argc, char **argv) {
         return CTL_EXIT_OK;
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(argv[1], commands[i].name))
+        if (strcmp(argv[1 + help], commands[i].name))
             continue;
+        if (help) {
+            ctl_args_help(commands[i].cmd);
+            return CTL_EXIT_OK;
+        }
         int r = ctl_args_parse(commands[i].cmd, argc - 2, argv + 2, &a);
         if (r)
             return r;
@@ -207,6 +212,6 @@ int main(int argc, char **argv) {
         ctl_err("%s: options follow the command: glmctl run|chat|resume|status|top|probe %s ...", argv[1], argv[1]);
         return CTL_EXIT_USAGE;
     }
-    ctl_err("no command \"%s\": run, chat, resume, status, top or probe; glmctl --help says more", argv[1]);
+    ctl_err("no command \"%s\": run, chat, resume, status, top or probe; glmctl --help says more", argv[1 + help]);
     return CTL_EXIT_USAGE;
 }

@@ -200,8 +200,9 @@ int options_parse(struct daemon *d, int argc, char **argv) {
     bool check = false;
     int opt, r;
 
-    while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (opt) {
+        case 'h':
         case OPT_HELP:
             fputs(usage, stdout);
             return fflush(stdout) == 0 ? 1 : -EIO;

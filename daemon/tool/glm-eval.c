@@ -133,6 +133,7 @@ static int set_option(struct command *c, int opt) {
     case OPT_CHAT:
         c->chat = optarg;
         return EVAL_OK;
+    case 'h':
     case OPT_HELP:
         fputs(usage, stdout);
         c->done = EVAL_OK;
@@ -156,7 +157,7 @@ int main(int argc, char **argv) {
     const char *golden;
     int opt, r = EVAL_OK;
 
-    while ((opt = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
         r = set_option(&c, opt);
         if (r != EVAL_OK || c.done >= 0)
             return r != EVAL_OK ? r : c.done;

@@ -110,6 +110,7 @@ static int set_option(struct command *c, int opt) {
     case OPT_COMPARE:
         c->compare = true;
         return PACK_OK;
+    case 'h':
     case OPT_HELP:
         printf(usage, pack_format_words());
         c->done = PACK_OK;
@@ -149,7 +150,7 @@ int main(int argc, char **argv) {
     struct command c = { .o = { .backend = "cpu" }, .done = -1 };
     int opt, r;
 
-    while ((opt = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
         r = set_option(&c, opt);
         if (r != PACK_OK || c.done >= 0)
             return r != PACK_OK ? r : c.done;

@@ -243,7 +243,7 @@ END_TEST
 START_TEST(man_pages) {
     static const char *const pages[] = {"libglmd.3",   "glmd_connect.3", "glmd_dispatch.3",
                                         "glmd_next.3", "glmd_req_new.3", "glmd_submit.3"};
-    static const char *const commands[] = {"run", "chat", "status"};
+    static const char *const commands[] = {"run", "chat", "status", "resume", "top", "probe"};
     static const char *names[256];
     static struct runprog p;
     char path[64], word[96];
@@ -267,7 +267,7 @@ START_TEST(man_pages) {
         found += strstr(all, word) != NULL;
         ck_assert_msg(found, "%s is in no manual page", names[i]);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         const char *const argv[] = {TEST_BUILD "/glmctl", commands[i], "--help", NULL};
         ck_assert_int_eq(runprog(&p, argv, NULL, false, NULL), 0);
         int found = 0;

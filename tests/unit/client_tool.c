@@ -252,7 +252,7 @@ START_TEST(wrong_usage) {
         {{"chat", "hello", NULL}, "standard input"},
         {{"chat", "--tokens", "1", NULL}, "unknown option"},
         {{"status", "hello", NULL}, "no further words"},
-        {{"sing", NULL}, "no command \"sing\""},
+        {{"help", "sing", NULL}, "no command \"sing\""},
         {{"--socket", "/tmp/s", "status", NULL}, "--socket: options follow the command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -264,9 +264,9 @@ START_TEST(wrong_usage) {
         said(cases[i].word);
         ck_assert_str_eq(p.out_text, "");
     }
-    static const char *const helps[] = {"run", "chat", "status"};
-    for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(RUN(NULL, NULL, helps[i], "--help"), 0);
+    static const char *const helps[] = {"run", "chat", "status", "resume", "top", "probe"};
+    for (int i = 0; i < 12; i++) {
+        ck_assert_int_eq(i < 6 ? RUN(NULL, NULL, helps[i], "--help") : RUN(NULL, NULL, "help", helps[i - 6]), 0);
         ck_assert_ptr_nonnull(strstr(p.out_text, "usage: glmctl "));
         ck_assert_ptr_nonnull(strstr(p.out_text, "--socket PATH"));
     }

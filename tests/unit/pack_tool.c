@@ -429,6 +429,22 @@ START_TEST(answers_compared) {
 }
 END_TEST
 
+/* However help is asked for, and of which program: on standard output, with every option it takes. */
+START_TEST(help_is_given) {
+    static const char *const program[] = { TEST_BUILD "/glm-pack", TEST_BUILD "/glm-eval", TEST_BUILD "/test/glmd" };
+    static const char *const how[] = { "-h", "--help" };
+
+    for (int i = 0; i < 6; i++) {
+        const char *const argv[] = { program[i / 2], how[i % 2], NULL };
+
+        ck_assert_int_eq(runprog(&packtest_prog, argv, NULL, false, NULL), 0);
+        ck_assert(strcasestr(packtest_prog.out_text, "usage: glm") == packtest_prog.out_text);
+        ck_assert(strstr(packtest_prog.out_text, "\n  --backend ") != NULL);
+        ck_assert_str_eq(packtest_prog.err_text, "");
+    }
+}
+END_TEST
+
 /* A good checkpoint, one that was not finished, one that was changed, none at all. */
 START_TEST(checked) {
     const char *argv[] = { TEST_BUILD "/glm-pack", "--check", NULL, NULL };
@@ -459,6 +475,7 @@ int main(void) {
     tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
     tcase_add_loop_test(t, every_format, 0, N_FORMATS);
     tcase_add_test(t, told_in_json);
+    tcase_add_test(t, help_is_given);
     tcase_add_test(t, never_overwrites);
     tcase_add_test(t, goes_on_after_a_kill);
     tcase_add_test(t, finished_files_are_verified);
