@@ -281,23 +281,25 @@ const char *model_number_text(const struct model_item *it, const void *bytes, ui
     return buf;
 }
 
-/* Not negative, they are ordered as their bits are. */
+/* Not below 0, they are ordered as their bits are, but for the sign of a -0, which is looked past. */
 float model_largest_scale(uint8_t number, const void *bytes, uint64_t n) {
     const unsigned char *p = bytes;
     uint32_t size = size_of(number);
-    uint64_t best = 0, at = 0;
+    uint64_t best = 0, at = 0, bits = number == MODEL_NUM_E8M0 ? UINT64_MAX : (UINT64_C(1) << (8 * size - 1)) - 1;
     uint8_t top = 0;
 
+    if (FAULT(values_minus_zero))
+        bits = UINT64_MAX;
     if (n < size)
         return 0;
     if (size == 1) {
         for (uint64_t i = 0; i < n; i++)
-            top = p[i] > top ? p[i] : top;
+            top = (p[i] & bits) > top ? (uint8_t)(p[i] & bits) : top;
         return model_number_at(number, &top, 0);
     }
     for (uint64_t i = 0; i < n / size; i++)
-        if (le(p + i * size, size) >= best) {
-            best = le(p + i * size, size);
+        if ((le(p + i * size, size) & bits) >= best) {
+            best = le(p + i * size, size) & bits;
             at = i;
         }
     return model_number_at(number, bytes, at);

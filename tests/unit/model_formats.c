@@ -350,6 +350,35 @@ START_TEST(experts_of_absurd_scales) {
 }
 END_TEST
 
+/* A -0 among the scales, which is one, hides none of the others. */
+START_TEST(minus_zero_is_the_smallest) {
+    static const struct {
+        enum ckpt_spelling how;
+        const char *suffix, *zero;
+        size_t n;
+    } kinds[] = {{CKPT_NVFP4_MODELOPT, "weight_scale", "\x80", 1},
+                 {CKPT_FP8_CHANNEL, "weight_scale", "\0\0\0\x80", 4},
+                 {CKPT_INT8, "weight_scale", "\0\x80", 2}};
+    char name[160];
+
+    ckpt_spell_all(&set, "mlp.experts", kinds[_i].how);
+    snprintf(name, sizeof name, T "layers.2.mlp.experts.1.down_proj.%s", kinds[_i].suffix);
+    struct ckpt_tensor *t = ckpt_set_get(&set, name);
+    /* thousands of times smaller than the other experts' */
+    if (kinds[_i].n == 1) {
+        scale_up("layers.2.mlp.experts.1.down_proj", 1.0f / 3000);
+    } else {
+        for (size_t i = 0; i + kinds[_i].n <= t->n; i += kinds[_i].n) /* the exponent, by 2^-12 */
+            t->bytes[i + kinds[_i].n - 1] = (unsigned char)(t->bytes[i + kinds[_i].n - 1] - 6);
+    }
+    memcpy(t->bytes + t->n - kinds[_i].n, kinds[_i].zero, kinds[_i].n);
+    ck_assert_msg(build() == 0, "%s", err.msg);
+    ck_assert_msg(load(1 << 20) == 0, "%s", err.msg);
+    ck_assert_uint_eq(found.absurd, 1);
+    ck_assert_uint_eq(found.absurd_layer, 2);
+}
+END_TEST
+
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 int main(void) {
@@ -366,6 +395,7 @@ int main(void) {
     tcase_add_loop_test(tc, numbers, 0, COUNT(NUMBERS));
     tcase_add_test(tc, halves_of_different_factors);
     tcase_add_test(tc, experts_of_absurd_scales);
+    tcase_add_loop_test(tc, minus_zero_is_the_smallest, 0, 3);
     suite_add_tcase(s, tc);
     sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);
