@@ -380,11 +380,22 @@ static int put(int fd, const void *bytes, uint64_t n) {
     return 0;
 }
 
+/* The one file may take hours: each tenth of its bytes is a line. */
+static void tell(uint64_t before, uint64_t now, uint64_t all) {
+    uint64_t tenths = all ? now / ((all + 9) / 10) : 0;
+
+    if (!FAULT(pack_gguf_silent) && now < all && tenths > before / ((all + 9) / 10))
+        fprintf(stderr, "glm-pack: model.gguf: %u0 %%\n", (unsigned)tenths);
+}
+
 static int write_file(const struct file *f, int fd, const struct ggbuf *head, struct pack_totals *t,
                       struct xerr *e) {
     static const char zeros[GGUF_PACK_ALIGN];
+    uint64_t all = 0, done = 0;
     int r = put(fd, head->p, head->n);
 
+    for (size_t i = 0; i < f->n; i++)
+        all += f->e[i].bytes;
     for (size_t i = 0; i < f->n && r >= 0; i++) {
         uint8_t *bytes = malloc(f->e[i].bytes + 1);
 
@@ -397,6 +408,8 @@ static int write_file(const struct file *f, int fd, const struct ggbuf *head, st
              (r = put(fd, zeros, (GGUF_PACK_ALIGN - f->e[i].bytes % GGUF_PACK_ALIGN) % GGUF_PACK_ALIGN)) < 0))
             xerr_set(e, r, "model.gguf: cannot write: %s", strerror(-r));
         free(bytes);
+        tell(done, done + f->e[i].bytes, all);
+        done += f->e[i].bytes;
     }
     if (r >= 0 && fsync(fd) < 0)
         r = xerr_set(e, -errno, "model.gguf: cannot write: %s", strerror(errno));

@@ -104,6 +104,8 @@ START_TEST(gguf_by_the_book) {
     char in[256];
     snprintf(in, sizeof in, "%s", ckpt_model("nano"));
     ck_assert_msg(packtest(in, packtest_out("o"), "q8_0", NULL) == 0, "%s", packtest_prog.err_text);
+    ck_assert(strstr(packtest_prog.err_text, "glm-pack: model.gguf: 50 %\n") != NULL);
+    ck_assert(strstr(packtest_prog.err_text, "100 %") == NULL); /* then the table is told */
     ck_assert_int_eq(model_index_open(&from, in, NULL, &err), 0);
     g.p = ckpt_read(&packtest_dir, "o/model.gguf", &g.n);
     uint64_t n = read_gguf(&g);
