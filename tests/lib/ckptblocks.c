@@ -28,11 +28,11 @@ static double get16(const unsigned char *p) {
 }
 
 static double largest(const float *x, unsigned n) {
-    double a = 0;
+    float a = 0; /* in double, gcc 12 for aarch64 breaks down over this loop */
 
     for (unsigned i = 0; i < n; i++)
-        a = fmax(a, fabs((double)x[i]));
-    return a;
+        a = fmaxf(a, fabsf(x[i]));
+    return (double)a;
 }
 
 static int within(double v, int lo, int hi) {
