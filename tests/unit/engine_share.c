@@ -131,7 +131,7 @@ START_TEST(ended_in_a_shared_chunk) {
             q[i].ignore_eos = true;
             submit(&q[i]);
         }
-        rounds(2);
+        rounds(1); /* one program: how long they take is not known yet; on a fast machine two rounds are the chunk */
         ck_assert(r.e->fill.active);
         for (uint32_t i = 0; i < victims; i++)
             engine_cancel(r.e, q[i].stream);
