@@ -67,6 +67,11 @@ START_TEST(bytes_of_a_pack) {
     struct engine *a = loaded(packtest_out("pack"), NULL, backend), *b = loaded(nano(), convert, backend);
     uint64_t bytes = a->ranks.bytes[KERN_MEM_WEIGHTS];
     ck_assert_uint_eq(b->ranks.bytes[KERN_MEM_WEIGHTS], bytes);
+    uint64_t resident = 0; /* what the plan and the log say */
+    for (size_t i = 0; i < b->directory.n_tensors; i++)
+        resident += b->directory.tensor[i].bytes;
+    ck_assert_uint_eq(b->directory.resident, resident);
+    ck_assert_uint_eq(b->directory.resident, a->directory.resident);
     const void *of_a = a->ranks.rank[0].mem.block[KERN_MEM_WEIGHTS].base;
     const void *of_b = b->ranks.rank[0].mem.block[KERN_MEM_WEIGHTS].base;
     ck_assert_msg(!memcmp(of_a, of_b, bytes),
