@@ -391,6 +391,8 @@ static void *status_writer(void *arg) {
         st.heartbeat_ns = st.my_records = ((uint64_t)i << 32) + i;
         glmw_status_write(&s->shared, &st);
         jitter(50);
+        if (i % 64 == 0) /* or a reader that is much slower never gets between two writes */
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
     return NULL;
 }
