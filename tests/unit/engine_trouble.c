@@ -269,7 +269,7 @@ START_TEST(test_open_refused) {
 
     expect_open(&o, -EINVAL, "found nothing");
     o.model = "script:/nonexistent/x";
-    expect_open(&o, -ENOENT, "/nonexistent/x: cannot open");
+    expect_open(&o, -ENOENT, "/nonexistent/x: cannot be read");
     o.model = "/nonexistent";
     expect_open(&o, -ENOENT, "config.json");
     o.prefill_tokens = 100;
