@@ -103,11 +103,11 @@ static double step_alone(const struct governor *g) {
     return g->warm_ns > 0 && g->warm_ns < ns && !FAULT(governor_owes_misses) ? g->warm_ns : ns;
 }
 
-/* So long that what the step behind it loses is a twentieth of both. */
+/* So long that what the step behind it loses is an eightieth of both. */
 static double slice_least(const struct governor *g, double most) {
     double loss = g->warm_ns > 0 && g->cold_ns > g->warm_ns ? g->cold_ns - g->warm_ns : 0;
 
-    return FAULT(governor_owes_misses) ? 0 : loss * 10 < most ? loss * 10 : most;
+    return FAULT(governor_owes_misses) ? 0 : loss * 40 < most ? loss * 40 : most;
 }
 
 uint32_t governor_rows(struct governor *g, bool busy, uint32_t left, uint32_t max_rows, uint32_t grid) {
