@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -215,8 +216,16 @@ def table(rows, took, path):
 def all_formats(build):
     """Every word glm-pack knows, from its usage text."""
     usage = run([build + "/glm-pack", "--help"], want_json=False).splitlines()
-    at = next(i for i, line in enumerate(usage) if "--format FORMAT" in line and line.startswith("  "))
-    words = [w.strip() for w in usage[at + 1].split(",")]
+    at = next(i for i, line in enumerate(usage) if line.startswith("  --format FORMAT"))
+    words = []
+    for line in usage[at + 1:]:
+        if not re.fullmatch(r" {6,}([a-z0-9_-]+, )*[a-z0-9_-]+,?", line):
+            if words:
+                break
+            continue
+        words += [w.strip() for w in line.split(",") if w.strip()]
+    if len(words) < 30:
+        raise Trouble("glm-pack --help: found %d formats, expected 30 at least" % len(words))
     return {w: [w] for w in words if w != "bf16"}
 
 
@@ -225,7 +234,11 @@ def main():
     p.add_argument("build", help="build directory")
     p.add_argument("formats", nargs="*", help="these alone, and no table is written")
     a = p.parse_args()
-    todo = dict({"bf16": []}, **all_formats(a.build), **MIXTURES)
+    try:
+        todo = dict({"bf16": []}, **all_formats(a.build), **MIXTURES)
+    except Trouble as e:
+        print("quality: %s" % e, file=sys.stderr)
+        return 2
     unknown = [f for f in a.formats if f not in todo]
     if unknown:
         p.error("found %s, expected of: %s" % (unknown[0], ", ".join(todo)))
