@@ -13,9 +13,7 @@
 #include "traps.h"
 
 static const char *nano(void) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/nano", getenv("GLMD_MODELS"));
-    return path;
+    return ckpt_model("nano");
 }
 
 static struct engine *open_with(const char *dir, const char *convert, const char *backend, bool four_bit,
