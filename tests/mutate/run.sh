@@ -21,7 +21,7 @@ while read -r fault prog args; do
     prog=${prog//@O@/$O} args=${args//@O@/$O}
     harmless=${fault:0:1}
     fault=${fault#+}
-    grep -rqE "FAULT\($fault\)" --include='*.c' --include='*.h' ipc kernels daemon client ||
+    grep -rqE "FAULT\($fault\)" --include='*.c' --include='*.h' ipc kernels daemon client tests/lib ||
         { echo "gone     $fault: no such switch in the sources"; fail=1; continue; }
     key="$prog $args"
     if [ -z "${clean[$key]:-}" ]; then
