@@ -116,7 +116,7 @@ bench bench-ipc bench-sched bench-formats:
 .PHONY: bench-build
 bench-build: models all $(addprefix $(O)/bench/,$(BENCH))
 
-# QUALITY_FORMATS="nvfp4 q4_k": these alone, and no table is written
+# QUALITY_FORMATS="nvfp4 q4_k": these alone, anew. An interrupted run goes on with the next format
 quality:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory all models $(O)/unit/pack_foreign
