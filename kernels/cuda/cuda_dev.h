@@ -211,7 +211,8 @@ cudaError_t cuda_embed(const struct cuda_run *r, uint64_t table, const struct ke
                        uint64_t global);
 cudaError_t cuda_site_in(const struct cuda_run *r, uint32_t site, int partials_done);
 /* fn of the next site, when the caller knows that site_in of it follows at once: its partial products are made here. */
-cudaError_t cuda_site_out(const struct cuda_run *r, uint32_t y_parts, const struct cuda_layer *next, uint32_t next_site);
+cudaError_t cuda_site_out(const struct cuda_run *r, uint32_t y_parts, const struct cuda_layer *next,
+                          uint32_t next_site);
 cudaError_t cuda_final(const struct cuda_run *r, uint64_t norm);
 cudaError_t cuda_draft_in(const struct cuda_run *r, uint64_t table, const struct kern_store *store, uint64_t scale,
                           uint64_t global);
@@ -246,8 +247,8 @@ cudaError_t cuda_index(const struct cuda_run *r);
 cudaError_t cuda_head(const struct cuda_run *r, const struct cuda_mat *head, uint32_t source);
 uint64_t cuda_sample_scratch(uint32_t vocab_rows);
 
-/* cuda_pack.cu: n bytes of a piece, lying at `from` (device), go to their places. offset: of the piece. For a matrix cut
- * among heads (kv_b) both halves are written. */
+/* cuda_tile.cu: n bytes of a piece, lying at `from` (device), go to their places. offset: of the piece. For a matrix
+ * cut among heads (kv_b) both halves are written, one call each. */
 struct cuda_dest {
     struct cuda_mat m;
     uint64_t rows, cols;     /* of the tensor this piece belongs to, as stored */
