@@ -28,6 +28,7 @@ enum {
     CUDA_PAD_K = 64,  /* inputs of a lane's 16 bytes of four-bit codes */
     CUDA_GROUP = 16,  /* rows of one pass over the weights */
     CUDA_MAX_GROUP_MATS = 8,
+    CUDA_HC_SLICE = 32,   /* columns of one partial sum of the streams' products */
     CUDA_ATTN_TILE = 128, /* selected positions of one split of the attention, on the list's own grid */
 };
 
@@ -45,7 +46,7 @@ struct cuda_mat {
     uint32_t n, k;       /* as the model has them */
     uint32_t n_pad, k_pad;
     uint32_t transposed; /* kv_b's key half, read as [kv_rank, nope] a head: see cuda_tile.h */
-    uint32_t heads;      /* matrices of this shape behind each other, one a head (kv_b's halves); otherwise 1 */
+    uint32_t heads;      /* matrices [n, k] behind each other, one a head (kv_b's halves); otherwise 1 */
     uint64_t bytes;      /* of one expert, all pieces, as the format counts them (kern_store_bytes) */
 };
 
@@ -127,7 +128,7 @@ struct cuda_step {
     uint32_t n_samples[2];         /* by source */
     uint32_t samples[2];           /* uint32_t[]: the plan's entries of a source, in plan order */
     uint32_t bytes;
-    uint32_t n_resets, resets;     /* uint32_t[]: slots to clear */
+    uint32_t n_resets, resets;     /* uint32_t[]: slots to clear, with what they drew last */
     uint32_t zero;
 };
 
@@ -151,11 +152,12 @@ struct cuda_lane {
     float *draft_f;   /* [R][hidden] after the draft norm; plan rows */
     float *u_f;       /* [R][hidden] normalised input of the sub-layer, F32: router and index head weights */
     uint16_t *u;      /* [R][hidden_pad] the same as BF16 */
-    float *hc_part;   /* [R][hc_splits][hc_rows + hc * (hc + 1) / 2] partial products and Gram matrix of the streams */
+    float *hc_part;   /* [R][hc_rows + hc * (hc + 1) / 2][hc_splits] partial products and Gram matrix of the streams */
     float *post, *comb; /* [R][hc], [R][hc][hc] source, destination */
     float *y;         /* [R][y_parts][hidden]: what site_out adds up, in order; y_parts is n_top + 1 in MoE layers */
     float *z;         /* [R][z_ld] raw products of the layer's input, see struct cuda_z */
-    uint16_t *mid;    /* [R][mid_ld] BF16: a product's input made inside a mixer or feed-forward: cq, o, h */
+    uint16_t *mid;    /* [R][mid_ld] BF16: a product's input made inside a mixer or feed-forward: cq, o, h. Used for
+                       * several widths: who writes a row writes zeros up to the next multiple of CUDA_PAD_K, too */
     float *wide;      /* [R][wide_ld] F32 products of mid: q | index q */
     float *qa;        /* [R][mla_heads][kv_rank + rope] absorbed queries */
     uint16_t *q16;    /* [R][mla_heads][nope_pad] BF16 queries for the absorbing product */
@@ -175,7 +177,6 @@ struct cuda_lane {
     uint16_t *head_in; /* [max_samples][hidden_pad] BF16 */
     float *logits;    /* [max_samples][vocab_rows]; by plan sample */
     void *sampling;   /* [max_samples] x cuda_sample_scratch() */
-    float *eh_f;      /* [R][2 hidden] */
 };
 
 /* Columns of z. */
@@ -217,6 +218,8 @@ cudaError_t cuda_final(const struct cuda_run *r, uint64_t norm);
 cudaError_t cuda_draft_in(const struct cuda_run *r, uint64_t table, const struct kern_store *store, uint64_t scale,
                           uint64_t global);
 cudaError_t cuda_draft_out(const struct cuda_run *r);
+/* n numbers whose upper half is an F16 become F32 in place: vectors that came as F16. */
+cudaError_t cuda_widen_halves(cudaStream_t s, float *at, uint64_t n);
 
 /* cuda_prod.cu and its instantiations. One product: out[row][out_at + i] for the rows of the table. */
 struct cuda_prod {
@@ -258,9 +261,8 @@ struct cuda_dest {
 };
 cudaError_t cuda_scatter(cudaStream_t s, char *weights, const struct cuda_dest *d, uint64_t offset, const uint8_t *from,
                          uint64_t n);
-/* Vectors and plain matrices: to F32, or as they are. */
-cudaError_t cuda_widen(cudaStream_t s, char *dst, uint32_t format, uint64_t offset, const uint8_t *from, uint64_t n);
-/* Bytes of codes, scales as laid out (paddings included), for a matrix of this store; 0: a store no product reads. */
+/* Where the pieces of a matrix [n, k] lie from its beginning on, and what it takes, paddings included. ret comes with
+ * heads and transposed set (n, k: of one head, as it is read). Host arithmetic. -EINVAL: a store no product reads. */
 int cuda_mat_layout(const struct kern_store *s, uint32_t n, uint32_t k, struct cuda_mat *ret, uint64_t *ret_bytes);
 
 #ifdef __cplusplus
