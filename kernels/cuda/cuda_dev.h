@@ -30,6 +30,7 @@ enum {
     CUDA_MAX_GROUP_MATS = 8,
     CUDA_HC_SLICE = 32,   /* columns of one partial sum of the streams' products */
     CUDA_ATTN_TILE = 128, /* selected positions of one split of the attention, on the list's own grid */
+    CUDA_HIST = 2048 + 32, /* words: counts of scores by their first bits, then counters */
 };
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
@@ -63,7 +64,7 @@ struct cuda_layer {
     /* MLA and indexer */
     struct cuda_mat qa, kva, qb, uk, uv, mla_o; /* uk, uv: a head's [kv_rank, nope] and [v, kv_rank] */
     uint64_t qa_norm, kva_norm;
-    struct cuda_mat idx_qb, idx_k, idx_gate, idx_w;
+    struct cuda_mat idx_qb, idx_k, idx_gate, idx_w; /* idx_w as F32, BF16 or F16: codes are plain rows [n][k] */
     uint64_t knorm_w, knorm_b, ape; /* ape: [kpool][index_dim] */
     /* feed-forward; shared: gate, up, down of the shared expert, or of the dense layer */
     struct cuda_mat gate, up, down;
@@ -141,7 +142,8 @@ struct cuda_report {
 
 /* ---- a lane's work memory ------------------------------------------------------------------------------- */
 
-/* Device pointers. R: the lane's max_rows. */
+/* Device pointers. R: the lane's max_rows; G: at most CUDA_GROUP of them, which the stage takes one group of rows
+ * after another through. */
 struct cuda_lane {
     struct cuda_step *step; /* header and tables of the loaded plan */
     struct cuda_report *report;  /* device view of pinned memory */
@@ -156,15 +158,16 @@ struct cuda_lane {
     float *post, *comb; /* [R][hc], [R][hc][hc] source, destination */
     float *y;         /* [R][y_parts][hidden]: what site_out adds up, in order; y_parts is n_top + 1 in MoE layers */
     float *z;         /* [R][z_ld] raw products of the layer's input, see struct cuda_z */
-    uint16_t *mid;    /* [R][mid_ld] BF16: a product's input made inside a mixer or feed-forward: cq, o, h. Used for
-                       * several widths: who writes a row writes zeros up to the next multiple of CUDA_PAD_K, too */
-    float *wide;      /* [R][wide_ld] F32 products of mid: q | index q */
+    uint16_t *mid;    /* [R][mid_ld] BF16: products' inputs made inside a mixer or feed-forward, see struct cuda_mid */
+    float *wide;      /* [R][wide_ld] F32 products of mid: MLA q | index q; KDA fb's | gb's */
     float *qa;        /* [R][mla_heads][kv_rank + rope] absorbed queries */
     uint16_t *q16;    /* [R][mla_heads][nope_pad] BF16 queries for the absorbing product */
-    float *attn_part; /* [R][attn_splits][mla_heads][kv_rank + 2]: sums, then the maximum and the weight */
+    float *attn_part; /* [G][attn_splits][mla_heads * (kv_rank + 2)]: all heads' sums, then their maxima and weights */
     uint16_t *ctx;    /* [R][mla_heads][kv_pad] BF16: attended latents */
     float *omega;     /* [R][index_heads] */
-    float *scores;    /* [R][max_pools] */
+    float *scores;    /* [G][max_pools] */
+    uint32_t *cand;   /* [G][max_pools] pools that the last choice is among */
+    uint32_t *hist;   /* [G][CUDA_HIST]; zero between steps */
     uint32_t *sel, *n_sel; /* [R][sel_pools] ascending, [R]: KERN_NONE: everything the row may see */
     float *router;    /* [R][n_experts] scores (sigmoid) */
     uint32_t *top_id; /* [R][n_top] ascending */
@@ -177,6 +180,14 @@ struct cuda_lane {
     uint16_t *head_in; /* [max_samples][hidden_pad] BF16 */
     float *logits;    /* [max_samples][vocab_rows]; by plan sample */
     void *sampling;   /* [max_samples] x cuda_sample_scratch() */
+};
+
+/* Columns of mid, each with its paddings, so that nobody writes another's. */
+struct cuda_mid {
+    uint32_t ld;
+    uint32_t fa, ga, o;    /* KDA */
+    uint32_t cq, attn;     /* MLA */
+    uint32_t dense, shared; /* feed-forward: the dense layers', the shared experts' */
 };
 
 /* Columns of z. */
@@ -194,12 +205,14 @@ struct cuda_run {
     uint32_t *last;      /* device: [n_slots] token last drawn, KERN_NONE */
     const struct cuda_dims *d;
     const struct cuda_z *z;
+    const struct cuda_mid *mid;
     const struct cuda_lane *lane;
     const struct cuda_layer *layer; /* of the stage, NULL for those of the ends */
     const struct kern_layer_desc *desc;
     uint32_t is_draft;  /* which table: 0 trunk, 1 draft */
     uint32_t rows;      /* bound of this graph's class: the launch is made for so many rows; kernels read the number */
     uint32_t max_rows, max_samples, attn_splits, hc_splits, y_parts, mid_ld, wide_ld;
+    uint32_t attn_tile; /* list entries of a split; a multiple of CUDA_ATTN_TILE */
 };
 
 /* ---- stages: device side -------------------------------------------------------------------------------- */
@@ -228,6 +241,8 @@ struct cuda_prod {
     uint32_t ldx, head_ldx;
     float *out;
     uint32_t ldo, out_at;
+    uint32_t head_ldo; /* with heads: numbers from a head's outputs to the next one's; 0: n */
+    uint16_t *out16;   /* not NULL: outputs go here as BF16, and not to out; same ldo, out_at, head_ldo */
 };
 /* Several products of the same rows; those of one format share a launch. */
 cudaError_t cuda_products(const struct cuda_run *r, const struct cuda_prod *p, uint32_t n);
@@ -239,6 +254,16 @@ cudaError_t cuda_gate_up(const struct cuda_run *r, const struct cuda_mat *gate, 
  * weights applied, part n_top the shared expert's. */
 cudaError_t cuda_moe(const struct cuda_run *r);
 cudaError_t cuda_dense(const struct cuda_run *r); /* y part 0 */
+
+/* cuda_mix.c: columns of z, mid and wide, and how the attention is cut. -EINVAL and a sentence: a shape that KDA, MLA
+ * or indexer cannot take. */
+struct cuda_mix {
+    struct cuda_z z;
+    struct cuda_mid mid;
+    uint32_t wide_ld, attn_splits, attn_tile;
+};
+int cuda_mix_shape(const struct kern_config *cfg, const struct cuda_dims *d, struct cuda_mix *ret, char *err,
+                   size_t err_len);
 
 /* cuda_kda.cu, cuda_mla.cu, cuda_index.cu: y part 0 */
 cudaError_t cuda_kda(const struct cuda_run *r);
