@@ -210,7 +210,8 @@ struct cuda_run {
     const struct cuda_layer *layer; /* of the stage, NULL for those of the ends */
     const struct kern_layer_desc *desc;
     uint32_t is_draft;  /* which table: 0 trunk, 1 draft */
-    uint32_t rows;      /* bound of this graph's class: the launch is made for so many rows; kernels read the number */
+    uint32_t rows;      /* bound of this graph's class: the launch is made for so many rows; kernels read the number.
+                         * Bounds the samples of each source, too. */
     uint32_t max_rows, max_samples, attn_splits, hc_splits, y_parts, mid_ld, wide_ld;
     uint32_t attn_tile; /* list entries of a split; a multiple of CUDA_ATTN_TILE */
 };
@@ -243,6 +244,8 @@ struct cuda_prod {
     uint32_t ldo, out_at;
     uint32_t head_ldo; /* with heads: numbers from a head's outputs to the next one's; 0: n */
     uint16_t *out16;   /* not NULL: outputs go here as BF16, and not to out; same ldo, out_at, head_ldo */
+    const uint32_t *count; /* device: how many rows; NULL: the table's */
+    const uint32_t *place; /* device: the row of out that each row goes to; NULL: the same */
 };
 /* Several products of the same rows; those of one format share a launch. */
 cudaError_t cuda_products(const struct cuda_run *r, const struct cuda_prod *p, uint32_t n);
@@ -273,6 +276,7 @@ cudaError_t cuda_index(const struct cuda_run *r);
 
 /* cuda_head.cu, cuda_sample.cu */
 cudaError_t cuda_head(const struct cuda_run *r, const struct cuda_mat *head, uint32_t source);
+cudaError_t cuda_sample(const struct cuda_run *r, uint32_t source);
 uint64_t cuda_sample_scratch(uint32_t vocab_rows);
 
 /* cuda_tile.cu: n bytes of a piece, lying at `from` (device), go to their places. offset: of the piece. For a matrix

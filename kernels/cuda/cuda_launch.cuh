@@ -5,14 +5,7 @@
  * where a block's threads are fibers of one thread. So that both mean the same:
  *  - kernels start by CUDA_LAUNCH only, dynamic shared memory comes from CUDA_SMEM only;
  *  - warp collectives name the full mask and all 32 lanes reach them; __syncthreads() is reached by the whole block;
- *  - a PTX instruction has its function in cuda_ptx.cuh, whose simulated body stands beside it.
- *
- * What the simulation's <cuda_runtime.h> gives beside the runtime's own names:
- *   cudaError_t cudasim_launch(dim3 grid, dim3 block, size_t smem, cudaStream_t s, std::function<void()> body);
- *       body runs once for every thread of every block, at once or, when s is being captured, at every replay
- *   void *cudasim_smem(void);            the block's dynamic shared memory
- *   void cudasim_warp_all(void *mine, void (*fn)(void *const lane[32]));
- *       a warp collective: the last of the 32 lanes to come calls fn with what each handed in, by lane */
+ *  - a PTX instruction has its function in cuda_ptx.cuh, whose simulated body stands beside it. */
 #ifndef GLMD_CUDA_LAUNCH_CUH
 #define GLMD_CUDA_LAUNCH_CUH
 
@@ -24,10 +17,18 @@
 #ifdef CUDA_SIM
 
 template <class K, class... A>
-static inline cudaError_t cuda_launch(K kernel, dim3 grid, dim3 block, size_t smem, cudaStream_t s, A... args) {
-    return cudasim_launch(grid, block, smem, s, [=]() { kernel(args...); });
+static inline cudaError_t cuda_launch(const char *name, K kernel, dim3 grid, dim3 block, size_t smem, cudaStream_t s,
+                                      A... args) {
+    if (smem > 48 * 1024) {
+        cudaError_t err = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)smem);
+        if (err != cudaSuccess) return err;
+    }
+    return cudasim_kernel(name, kernel, grid, block, smem, s, args...);
 }
 #define CUDA_SMEM(type, name) type *name = (type *)cudasim_smem()
+/* The text is what the simulation names when it stops a kernel. */
+#define CUDA_LAUNCH(...) cuda_launch(#__VA_ARGS__, __VA_ARGS__)
 
 #else
 
@@ -52,10 +53,9 @@ static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 bloc
 #define CUDA_SMEM(type, name)                                                                                          \
     extern __shared__ __align__(16) unsigned char cuda_smem_bytes[];                                                   \
     type *name = (type *)cuda_smem_bytes
-
-#endif
-
 /* CUDA_LAUNCH(kernel, grid, block, smem_bytes, stream, args...): cudaError_t */
 #define CUDA_LAUNCH(...) cuda_launch(__VA_ARGS__)
+
+#endif
 
 #endif
