@@ -23,8 +23,9 @@ static const struct conf_word level_words[] = {{"error", LOG_LEVEL_ERROR},   {"w
 
 const struct conf_row conf_rows[] = {
     {"Model", "Path", CONF_T_STRING, AT(model_path), .def = "",
-     .doc = "Directory of the checkpoint, or script:FILE for a scripted model that needs no weights. "
-            "Required here or with --model."},
+     .doc = "Directory of the checkpoint, or script:FILE for a scripted model that needs no weights, or "
+            "synthetic:SHAPE[,experts=FORMAT][,dense=FORMAT][,layers=N] for the shapes of glm-5.3-flash, glm-5.3 or nano "
+            "with random weights, which measure a machine and mean nothing. Required here or with --model."},
     {"Model", "Backend", CONF_T_WORD, AT(backend), .def = "cpu", .words = backend_words,
      .doc = "Which kernels compute: cpu uses the vector units of the processor, ref is the slow scalar "
             "reference."},

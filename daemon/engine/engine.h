@@ -28,7 +28,7 @@ struct model_findings;
 enum engine_cache { ENGINE_CACHE_F32 = 0, ENGINE_CACHE_BF16, ENGINE_CACHE_FP8 };
 
 struct engine_options {
-    const char *model;    /* checkpoint directory, or "script:FILE" */
+    const char *model;    /* checkpoint directory, "script:FILE", or "synthetic:SHAPE…" (synthetic.h) */
     const char *backend;  /* "cpu", "ref"; NULL = "cpu"; ignored for scripts */
     const char *isa;      /* NULL = best */
     uint32_t threads;     /* of all ranks; 0 = online CPUs */

@@ -9,6 +9,7 @@
 #include "engine_priv.h"
 #include "grammar.h"
 #include "loader.h"
+#include "synthetic.h"
 
 enum { STAGING_BYTES = 8 << 20 };
 
@@ -78,7 +79,7 @@ static int load_weights(struct engine *e, engine_progress_fn progress, void *ctx
         (r = mem_map(&e->account, MEM_STAGING, room, &l.staging)) < 0)
         return xerr_set(err, r, "memory: no %llu MiB for reading the weights", (unsigned long long)room >> 20);
     convert_begin(&sink.convert, &e->directory, &e->kc.model, e->stores, (char *)l.staging + STAGING_BYTES);
-    r = model_load(e->index, &e->directory, &l, err);
+    r = e->index ? model_load(e->index, &e->directory, &l, err) : model_synthetic_load(&e->directory, &l, err);
     if (r >= 0)
         r = ranks_pack_done(&e->ranks, err);
     mem_unmap(&e->account, MEM_STAGING, l.staging, room);

@@ -8,6 +8,7 @@
 
 #include "engine_priv.h"
 #include "smaller.h"
+#include "synthetic.h"
 #include "quantconf.h"
 #include "textfile.h"
 #include "traps.h"
@@ -162,6 +163,22 @@ static int open_checkpoint(struct engine *e, const char *dir, struct xerr *err) 
     return r < 0 ? r : make_stores(e, err);
 }
 
+static int open_synthetic(struct engine *e, const char *spec, struct xerr *err) {
+    int r;
+
+    snprintf(e->backend, sizeof e->backend, "%s", e->opt.backend ? e->opt.backend : "cpu");
+    if (e->opt.convert && *e->opt.convert)
+        return xerr_set(err, -EINVAL, "[Model] Convert: found \"%s\" with a synthetic model, whose formats stand in its "
+                                      "name: experts= and dense=", e->opt.convert);
+    if ((r = model_synthetic_open(spec, &e->cfg, &e->directory, err)) < 0)
+        return r;
+    e->has_cfg = e->has_directory = true;
+    snprintf(e->name, sizeof e->name, "%s", model_synthetic_name(&e->cfg));
+    e->model_context = e->cfg.max_position_embeddings;
+    r = model_config_describe(&e->cfg, e->cfg.vocab_size, e->opt.draft, &e->kc.model, err);
+    return r < 0 ? r : make_stores(e, err);
+}
+
 static int check_options(struct engine *e, struct xerr *err) {
     struct engine_options *o = &e->opt;
 
@@ -200,11 +217,13 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct xe
     e->long_tokens = ECACHE_LONG;
     mem_account_init(&e->account);
     if (!opt->model || !opt->model[0])
-        r = xerr_set(err, -EINVAL, "model: found nothing, expected a checkpoint directory or script:FILE");
+        r = xerr_set(err, -EINVAL, "model: found nothing, expected a checkpoint directory, script:FILE or synthetic:SHAPE");
     else if ((r = check_options(e, err)) < 0)
         ;
     else if (strncmp(opt->model, "script:", 7) == 0)
         r = open_script(e, opt->model + 7, err);
+    else if (model_is_synthetic(opt->model))
+        r = open_synthetic(e, opt->model + strlen(MODEL_SYNTHETIC), err);
     else
         r = open_checkpoint(e, opt->model, err);
     if (r >= 0 && e->has_cfg) {

@@ -15,6 +15,7 @@
 #include "log.h"
 #include "seal.h"
 #include "size.h"
+#include "synthetic.h"
 #include "tokenizer.h"
 
 static void set_phase(struct daemon *d, enum load_phase phase) {
@@ -195,7 +196,9 @@ static void set_defaults(struct sched_sampling *s, const struct model_generation
 }
 
 int loader_open(struct daemon *d, struct engine **ret, struct xerr *err) {
-    int r = strncmp(d->conf.model_path, "script:", 7) == 0 ? 0 : open_text(d, d->conf.model_path, err);
+    const char *path = d->conf.model_path;
+    bool bare = strncmp(path, "script:", 7) == 0 || model_is_synthetic(path);
+    int r = bare ? 0 : open_text(d, path, err);
 
     return r < 0 ? r : open_engine(d, ret, err);
 }

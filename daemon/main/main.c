@@ -15,6 +15,7 @@
 #include "busguard.h"
 #include "daemon.h"
 #include "log.h"
+#include "synthetic.h"
 
 /* ---- what rooms that do not know each other say to each other -------------------------------------------
  */
@@ -167,7 +168,7 @@ static int listen_somewhere(struct daemon *d, struct xerr *err) {
 static int look_for_model(const char *path, struct xerr *err) {
     struct stat st;
 
-    if (strncmp(path, "script:", 7) == 0)
+    if (strncmp(path, "script:", 7) == 0 || model_is_synthetic(path))
         return 0;
     if (stat(path, &st) < 0)
         return xerr_set(err, -errno, "the checkpoint directory %s: %s; see --model and [Model] Path", path,

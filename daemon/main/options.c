@@ -9,12 +9,14 @@
 
 #include "daemon.h"
 #include "log.h"
+#include "synthetic.h"
 
 static const char usage[] =
     "Usage: glmd [OPTION]...\n"
     "Keeps a language model resident and serves local programs through shared memory.\n"
     "\n"
-    "  --model DIR|script:FILE  checkpoint to serve, or a scripted model\n"
+    "  --model DIR|script:FILE  checkpoint to serve, or a scripted model; or synthetic:SHAPE, random\n"
+    "                           weights of a published shape, to measure a machine with\n"
     "  --socket PATH            listening socket\n"
     "  --config FILE            read FILE and FILE.d/*.conf instead of the system's configuration\n"
     "  --backend NAME           cpu or ref\n"
@@ -165,6 +167,10 @@ static int set_option(struct daemon *d, int opt) {
     case OPT_MODEL:
         if (strncmp(optarg, "script:", 7) == 0)
             return add_path(d, "Model", "Path", "--model", "script:", optarg + 7);
+        if (model_is_synthetic(optarg)) {
+            add_override(d, "Model", "Path", "--model", optarg);
+            return 0;
+        }
         return add_path(d, "Model", "Path", "--model", "", optarg);
     case OPT_SOCKET:
         return add_path(d, "IPC", "Socket", "--socket", "", optarg);
