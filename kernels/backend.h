@@ -66,6 +66,7 @@ struct kern_backend {
     int (*peek)(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst);
     int (*mem_alloc)(enum kern_mem cls, uint64_t bytes, struct kern_block *ret); /* NULL: host mapping */
     void (*mem_free)(enum kern_mem cls, struct kern_block *block);
+    int (*mem_where)(enum kern_mem cls, uint64_t *ret_free, char *err, size_t err_len); /* NULL: the machine's */
 };
 
 /* What kern.c knows of a slot; kept on the host for every backend. A head that draws a trunk token stores it in

@@ -168,6 +168,13 @@ void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *bl
         kern_host_free(block);
 }
 
+int kern_mem_where(const char *backend, enum kern_mem cls, uint64_t *ret_free) {
+    const struct kern_backend *b = find_backend(backend);
+    if (!b)
+        return -ENOENT;
+    return b->mem_where ? b->mem_where(cls, ret_free, open_error, sizeof(open_error)) : 0;
+}
+
 /* What the bytes of a slot depend on, and with the whole model those of a page; field by field, because padding of a
  * struct is not defined. */
 static uint64_t model_id(const struct kern_config *c, const struct kern_model_desc *m, const char *name) {

@@ -264,6 +264,9 @@ uint64_t kern_comm_bytes(const struct kern_config *cfg);
 /* Memory of one class from where the backend wants it (host: anonymous mapping). -ENOMEM. */
 int kern_mem_alloc(const char *backend, enum kern_mem cls, uint64_t bytes, struct kern_block *ret);
 void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *block);
+/* Where memory of a class lies. 0: in the machine's, as everything else; 1: in a device's own, of which *ret_free bytes
+ * are free now. -ENOENT; -ENODEV: there is no device, kern_open_error() says why. */
+int kern_mem_where(const char *backend, enum kern_mem cls, uint64_t *ret_free);
 
 /* Places the backend into mem (borrowed until kern_close). cfg is copied. Starts the thread pool. */
 int kern_open(const char *backend, const struct kern_config *cfg, const struct kern_block mem[KERN_MEM_N],

@@ -73,6 +73,7 @@ struct engine_info {
     uint32_t cache_slots; /* that memory sufficed for */
     uint64_t weight_bytes, page_bytes, slot_bytes, work_bytes; /* of all ranks together */
     uint64_t available_bytes; /* in the machine when it was planned */
+    uint64_t device_bytes, device_free; /* of all that: in a device's own memory, and what that had free; 0: none has */
     uint32_t ranks;
     uint64_t rank_bytes[8]; /* what each has for itself: weights, pages, slots, work */
 };

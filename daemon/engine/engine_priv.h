@@ -123,6 +123,8 @@ struct engine {
     struct model_findings findings; /* engine_load */
     struct xerr lack; /* what memory lacks; code 0: nothing */
     uint64_t available_bytes; /* in the machine when that was found */
+    uint32_t device_classes;  /* bit per enum kern_mem: lies in a device's own memory */
+    uint64_t device_free;     /* there, at the same time */
     struct kern_config kc;
     struct plan_limits limits;
     uint32_t model_context; /* the longest the model allows */

@@ -168,8 +168,10 @@ static int open_synthetic(struct engine *e, const char *spec, struct xerr *err) 
 
     snprintf(e->backend, sizeof e->backend, "%s", e->opt.backend ? e->opt.backend : "cpu");
     if (e->opt.convert && *e->opt.convert)
-        return xerr_set(err, -EINVAL, "[Model] Convert: found \"%s\" with a synthetic model, whose formats stand in its "
-                                      "name: experts= and dense=", e->opt.convert);
+        return xerr_set(err, -EINVAL,
+                        "[Model] Convert: found \"%s\" with a synthetic model, whose formats stand in its name: "
+                        "experts= and dense=",
+                        e->opt.convert);
     if ((r = model_synthetic_open(spec, &e->cfg, &e->directory, err)) < 0)
         return r;
     e->has_cfg = e->has_directory = true;
@@ -217,7 +219,8 @@ int engine_open(const struct engine_options *opt, struct engine **ret, struct xe
     e->long_tokens = ECACHE_LONG;
     mem_account_init(&e->account);
     if (!opt->model || !opt->model[0])
-        r = xerr_set(err, -EINVAL, "model: found nothing, expected a checkpoint directory, script:FILE or synthetic:SHAPE");
+        r = xerr_set(err, -EINVAL,
+                     "model: found nothing, expected a checkpoint directory, script:FILE or synthetic:SHAPE");
     else if ((r = check_options(e, err)) < 0)
         ;
     else if (strncmp(opt->model, "script:", 7) == 0)
@@ -288,6 +291,9 @@ void engine_get_info(const struct engine *e, struct engine_info *ret) {
     i.page_bytes = e->ranks.bytes[KERN_MEM_PAGES] / e->kc.n_pages;
     i.slot_bytes = e->ranks.bytes[KERN_MEM_SLOTS] / e->kc.n_slots;
     i.available_bytes = e->available_bytes;
+    i.device_free = e->device_free;
+    for (int m = 0; m < KERN_MEM_N; m++)
+        i.device_bytes += e->device_classes >> m & 1 ? e->ranks.bytes[m] : 0;
     i.work_bytes = e->ranks.bytes[KERN_MEM_WORK] + e->ranks.bytes[KERN_MEM_CTL] + e->arena_bytes + e->ranks.comm_bytes +
                    KERN_LANES * e->ranks.plan_bytes;
     *ret = i;

@@ -159,27 +159,64 @@ static int configure(struct engine *e, uint32_t context, uint32_t n_pages) {
     return e->arena_bytes == UINT64_MAX ? -EOVERFLOW : 0;
 }
 
-/* Bytes of everything with this context and pool; UINT64_MAX when it cannot be. */
-static uint64_t total_bytes(struct engine *e, uint32_t context, uint32_t n_pages) {
-    uint64_t b[KERN_MEM_N], sum, more, spill;
+/* Bytes in the machine's memory and in devices' own; of a need, or of what there is for it. */
+struct room {
+    uint64_t machine, device;
+};
+
+enum { HALF = 2, QUARTER = 4 };
+
+static bool is_device(const struct engine *e, int cls) {
+    return e->device_classes >> cls & 1;
+}
+
+/* Everything with this context and pool; false when it cannot be. */
+static bool need(struct engine *e, uint32_t context, uint32_t n_pages, struct room *ret) {
+    struct room sum = { 0 };
+    uint64_t b[KERN_MEM_N], more;
 
     if (configure(e, context, n_pages) < 0 || ranks_query(e->backend, &e->kc, b, &more) < 0)
-        return UINT64_MAX;
-    sum = e->arena_bytes + 8ull * n_pages + more;
+        return false;
+    sum.machine = e->arena_bytes + 8ull * n_pages + more;
     for (int i = 0; i < KERN_MEM_N; i++)
-        sum += b[i];
-    spill = espill_bytes(e, b[KERN_MEM_PAGES] / at_least_1(n_pages), b[KERN_MEM_SLOTS] / e->kc.n_slots);
-    return size_add(sum, spill, &sum) ? sum : UINT64_MAX;
+        *(is_device(e, i) ? &sum.device : &sum.machine) += b[i];
+    *ret = sum;
+    return size_add(sum.machine,
+                    espill_bytes(e, b[KERN_MEM_PAGES] / at_least_1(n_pages), b[KERN_MEM_SLOTS] / e->kc.n_slots),
+                    &ret->machine);
+}
+
+static bool within(const struct room *n, const struct room *budget) {
+    return n->machine <= budget->machine && n->device <= budget->device;
+}
+
+static bool fits(struct engine *e, uint32_t context, uint32_t n_pages, const struct room *budget) {
+    struct room n;
+
+    return need(e, context, n_pages, &n) && within(&n, budget);
+}
+
+/* How often one more of something, which makes `with` of `without`, goes into a share of what without leaves. */
+static uint64_t times(const struct room *without, const struct room *with, const struct room *budget, uint32_t share) {
+    uint64_t a = UINT64_MAX, b = UINT64_MAX;
+
+    if (!within(without, budget))
+        return 0;
+    if (with->machine > without->machine)
+        a = (budget->machine - without->machine) / (with->machine - without->machine) / share;
+    if (with->device > without->device)
+        b = (budget->device - without->device) / (with->device - without->device) / share;
+    return a < b ? a : b;
 }
 
 /* The longest context of which one sequence fits; 0 when not even the shortest does. */
-static uint32_t largest_context(struct engine *e, uint32_t below, uint64_t budget) {
+static uint32_t largest_context(struct engine *e, uint32_t below, const struct room *budget) {
     uint32_t lo = 0, hi = mem_pages_for(below);
 
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo + 1) / 2;
 
-        if (total_bytes(e, mid * KERN_PAGE_TOKENS, mid) <= budget)
+        if (fits(e, mid * KERN_PAGE_TOKENS, mid, budget))
             lo = mid;
         else
             hi = mid - 1;
@@ -194,52 +231,67 @@ static uint64_t kept_bytes(const struct engine *e) {
     return size_add(e->opt.keep_free_bytes, e->opt.others_bytes, &kept) ? kept : UINT64_MAX;
 }
 
-static int refuse(struct engine *e, uint32_t context, uint32_t n_pages, uint64_t available, uint64_t budget,
-                  struct xerr *err) {
-    uint64_t need = total_bytes(e, context, n_pages);
-    unsigned long long kept = kept_bytes(e) >> 20, own = e->opt.others_bytes >> 20;
-    uint32_t fits = largest_context(e, context, budget);
+static unsigned long long mib(uint64_t bytes) {
+    return bytes >> 20;
+}
 
-    if (!fits)
+static int refuse_device(struct engine *e, uint32_t context, uint32_t n_pages, const struct room *n,
+                         const struct room *one, uint32_t longest, struct xerr *err) {
+    if (!longest)
+        return xerr_set(err, -ENOMEM, "device memory: found %llu MiB free; model %s needs %llu MiB for any context",
+                        mib(e->device_free), e->name, mib(one->device));
+    return xerr_set(err, -ENOMEM, "device memory: %u pages and a context of %u tokens need %llu MiB; found %llu MiB "
+                                  "free; the largest context that fits is %u tokens", n_pages, context, mib(n->device),
+                    mib(e->device_free), longest);
+}
+
+static int refuse(struct engine *e, uint32_t context, uint32_t n_pages, const struct room *budget, struct xerr *err) {
+    unsigned long long available = mib(e->available_bytes), kept = mib(kept_bytes(e)), own = mib(e->opt.others_bytes);
+    struct room n = { UINT64_MAX, UINT64_MAX }, one = n;
+    uint32_t longest = largest_context(e, context, budget);
+
+    need(e, KERN_PAGE_TOKENS, 1, &one);
+    need(e, context, n_pages, &n);
+    if (n.machine <= budget->machine)
+        return refuse_device(e, context, n_pages, &n, &one, longest, err);
+    if (!longest)
         return xerr_set(err, -ENOMEM, "memory: found %llu MiB available, of which %llu MiB must stay free (%llu MiB of "
                                       "them for the text of requests); model %s needs %llu MiB for any context",
-                        (unsigned long long)(available >> 20), kept, own, e->name,
-                        (unsigned long long)(total_bytes(e, KERN_PAGE_TOKENS, 1) >> 20));
+                        available, kept, own, e->name, mib(one.machine));
     return xerr_set(err, -ENOMEM, "memory: %u pages and a context of %u tokens need %llu MiB; found %llu MiB "
                                   "available, of which %llu MiB must stay free (%llu MiB of them for the text of "
                                   "requests); the largest context that fits is %u tokens",
-                    n_pages, context, (unsigned long long)(need >> 20), (unsigned long long)(available >> 20), kept,
-                    own, fits);
+                    n_pages, context, mib(n.machine), available, kept, own, longest);
 }
 
 /* Pages when the options leave the number open: max_seqs whole contexts, but at most half of what is left,
  * unless one context needs more. */
-static uint32_t choose_pages(struct engine *e, uint32_t context, uint64_t budget) {
+static uint32_t choose_pages(struct engine *e, uint32_t context, const struct room *budget) {
     uint32_t one = mem_pages_for(context);
-    uint64_t fixed = total_bytes(e, context, 1), page = total_bytes(e, context, 2) - fixed;
+    struct room without, with;
     uint64_t want = (uint64_t)one * e->opt.max_seqs, fit;
 
-    if (fixed >= budget || fixed == UINT64_MAX)
+    if (!need(e, context, 1, &without) || !need(e, context, 2, &with) || !within(&without, budget))
         return one;
-    fit = page ? (budget - fixed) / page / 2 : want;
+    fit = times(&without, &with, budget, HALF);
     if (fit < want)
         want = fit > one ? fit : one;
     return want > 1u << 24 ? 1u << 24 : (uint32_t)want;
 }
 
 /* Slots beyond the seats: those that were asked for, in at most a quarter of what the rest leaves. */
-static void choose_slots(struct engine *e, uint64_t budget) {
+static void choose_slots(struct engine *e, const struct room *budget) {
     uint32_t want = e->opt.cache_slots;
-    uint64_t without, slot, fit;
+    struct room without, with;
+    uint64_t fit = 0;
 
     if (!want)
         return;
     e->opt.cache_slots = 0;
-    without = total_bytes(e, KERN_PAGE_TOKENS, 1);
+    bool known = need(e, KERN_PAGE_TOKENS, 1, &without);
     e->opt.cache_slots = 1;
-    slot = total_bytes(e, KERN_PAGE_TOKENS, 1);
-    slot = slot > without ? slot - without : 1;
-    fit = without < budget ? (budget - without) / 4 / slot : 0;
+    if (known && need(e, KERN_PAGE_TOKENS, 1, &with))
+        fit = times(&without, &with, budget, QUARTER);
     e->opt.cache_slots = fit < want ? (uint32_t)fit : want;
 }
 
@@ -263,13 +315,33 @@ int engine_fits(const struct engine *e, struct xerr *err) {
     return e->lack.code ? xerr_set(err, e->lack.code, "%s", e->lack.msg) : 0;
 }
 
+/* What the machine and its devices have, and which classes lie where. */
+static int find_room(struct engine *e, struct room *ret_budget, struct xerr *err) {
+    uint64_t kept = kept_bytes(e), n = 0;
+    struct mem_info mi;
+    int r = mem_info_read(NULL, &mi, err);
+
+    if (r < 0)
+        return r;
+    for (int i = 0; i < KERN_MEM_N; i++) {
+        if ((r = kern_mem_where(e->backend, (enum kern_mem)i, &n)) < 0)
+            return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
+        if (r) {
+            e->device_classes |= 1u << i;
+            e->device_free = n;
+        }
+    }
+    e->available_bytes = mi.available_bytes;
+    *ret_budget = (struct room){ mi.available_bytes > kept ? mi.available_bytes - kept : 0, e->device_free };
+    return 0;
+}
+
 int engine_size(struct engine *e, struct xerr *err) {
     uint32_t context = e->opt.context_tokens, n_pages = e->opt.n_pages;
-    struct mem_info mi;
-    uint64_t budget;
+    struct room budget = { 0 };
     int r;
 
-    if ((r = check_context(e, &context, err)) < 0 || (r = mem_info_read(NULL, &mi, err)) < 0)
+    if ((r = check_context(e, &context, err)) < 0)
         return r;
     /* a shape the backend cannot compute is said as such, not as a lack of memory */
     if (configure(e, context, 1) < 0)
@@ -277,18 +349,23 @@ int engine_size(struct engine *e, struct xerr *err) {
                                          "4 GiB", context);
     if ((r = ranks_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 }, &(uint64_t){ 0 })) < 0)
         return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
-    e->available_bytes = mi.available_bytes;
-    budget = mi.available_bytes > kept_bytes(e) ? mi.available_bytes - kept_bytes(e) : 0;
-    choose_slots(e, budget);
+    if ((r = find_room(e, &budget, err)) < 0)
+        return r;
+    choose_slots(e, &budget);
     if (!n_pages) {
-        if (!e->opt.context_tokens && total_bytes(e, context, mem_pages_for(context)) > budget) {
-            context = largest_context(e, context, budget / 2);
+        if (!e->opt.context_tokens && !fits(e, context, mem_pages_for(context), &budget)) {
+            const struct room half = { budget.machine / 2, e->device_classes ? budget.device / 2 : 0 };
+
+            context = largest_context(e, context, &half);
+            /* weights may take more than half of a device: then what is left of it is the measure */
+            if (!context && e->device_classes)
+                context = largest_context(e, e->model_context, &budget) / 2 / KERN_PAGE_TOKENS * KERN_PAGE_TOKENS;
             context = context ? context : KERN_PAGE_TOKENS;
         }
-        n_pages = choose_pages(e, context, budget);
+        n_pages = choose_pages(e, context, &budget);
     }
-    if (total_bytes(e, context, n_pages) > budget) {
-        r = refuse(e, context, n_pages, mi.available_bytes, budget, e->opt.plan_only ? &e->lack : err);
+    if (!fits(e, context, n_pages, &budget)) {
+        r = refuse(e, context, n_pages, &budget, e->opt.plan_only ? &e->lack : err);
         if (!e->opt.plan_only)
             return r;
     }

@@ -79,6 +79,9 @@ static void print_json(const struct engine_info *i, const struct model_summary_r
     printf(",\"backend\":\"%s\",\"context_tokens\":%u,\"sequences\":%u,\"cache\":\"%s\"", i->backend,
            i->context_tokens, i->max_seqs, i->cache);
     printf(",\"fits\":%s,\"available_bytes\":%llu", fits ? "true" : "false", (unsigned long long)i->available_bytes);
+    if (i->device_free)
+        printf(",\"device_bytes\":%llu,\"device_free_bytes\":%llu", (unsigned long long)i->device_bytes,
+               (unsigned long long)i->device_free);
     printf(",\"weight_bytes\":%llu,\"page_bytes\":%llu,\"pages\":%u,\"slot_bytes\":%llu,\"slots\":%u,\"work_"
            "bytes\":%llu",
            (unsigned long long)i->weight_bytes, (unsigned long long)i->page_bytes, i->n_pages,
@@ -113,6 +116,9 @@ static void print_text(const struct engine_info *i, const struct model_summary_r
     printf("%-66s %12.3f\n", "in all",
            gib(i->weight_bytes + pages + slots + (FAULT(plan_sum_short) ? 0 : i->work_bytes)));
     printf("%-66s %12.3f\n", "available here", gib(i->available_bytes));
+    if (i->device_free)
+        printf("%-66s %12.3f\n%-66s %12.3f\n", "of all, in the device's own memory", gib(i->device_bytes),
+               "free there", gib(i->device_free));
     for (uint32_t r = 0; i->ranks > 1 && r < i->ranks; r++)
         printf("rank %-61u %12.3f\n", r, gib(i->rank_bytes[r]));
     printf("%s on %s: a context of %u tokens, %u requests at once\n", i->model_name, i->backend,

@@ -106,7 +106,8 @@ static int find_shape(const char *text, size_t n, struct model_config *ret, stru
             *ret = SHAPE[i].cfg;
             return 0;
         }
-    return xerr_set(e, -EINVAL, "model synthetic: found shape \"%s\", expected one of: " SHAPES, show_name(&s, text, n));
+    return xerr_set(e, -EINVAL, "model synthetic: found shape \"%s\", expected one of: " SHAPES,
+                    show_name(&s, text, n));
 }
 
 struct words {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A model without files: the shapes of a published one, filled with numbers that compute and mean nothing. For measuring
- * a machine before 180 GB are fetched, and for tests of sizes that no small checkpoint has. Weights are the same on
- * every run; activations stay of the size of one, because each matrix is scaled by the root of its inputs. Start-up only.
+/* A model without files: the shapes of a published one, filled with numbers that compute and mean nothing. For
+ * measuring a machine before 180 GB are fetched, and for tests of sizes that no small checkpoint has. Weights are the
+ * same on every run; activations stay of the size of one, because each matrix is scaled by the root of its inputs.
+ * Start-up only.
  *
  *   synthetic:SHAPE[,KEY=VALUE]...
  *     SHAPE    glm-5.3-flash, glm-5.3 or nano
