@@ -13,6 +13,7 @@
 
 #include "ctl.h"
 #include "ctl_json.h"
+#include "ctl_places.h"
 
 enum {
     TALKS = 8,          /* conversations at a time */
@@ -43,12 +44,16 @@ struct count {
     uint32_t empty;                               /* answers without text since the last with some */
     char sample[SAMPLES][SAMPLE_BYTES * 4];
     uint32_t n_samples;
+    struct ctl_places places; /* with --json */
 };
 
 struct talk {
     uint64_t tag; /* 0: none runs */
     struct ctl_buf text;
-    char *before; /* the end of the last answer, malloced, or NULL */
+    struct ctl_buf tokens; /* of the answer, with --json */
+    char *before;          /* the end of the last answer, malloced, or NULL */
+    char *next;            /* the end of this one, while the ids of its question are awaited */
+    bool telling;          /* the tag's: they are asked for */
 };
 
 struct probe {
@@ -91,7 +96,9 @@ static void take_sample(struct count *n, const char *text, size_t len, size_t at
 }
 
 /* at_limit: the answer ended where it was told to, which may be in the middle of a character. */
-static void count_text(struct count *n, const char *text, size_t len, bool at_limit) {
+static void count_text(struct count *n, const struct talk *t, bool at_limit) {
+    const char *text = t->text.p;
+    size_t len = t->text.len;
     uint32_t cp;
     n->answers++;
     n->empty = len ? 0 : n->empty + 1;
@@ -107,6 +114,7 @@ static void count_text(struct count *n, const char *text, size_t len, bool at_li
         } else {
             n->broken++;
             take_sample(n, text, len, i);
+            ctl_places_add(&n->places, t, &t->tokens, i);
         }
     }
 }
@@ -196,6 +204,19 @@ static int begin(struct probe *p, struct talk *t) {
     return 0;
 }
 
+/* Asks for the ids of the question whose answer has places; false: they will not be known. */
+static bool ask_ids(struct probe *p, struct talk *t) {
+    glmd_req *q;
+    if (ctl_request(p->c, p->args, &q))
+        return false;
+    t->telling = put_turns(p, t, q) == 0 && glmd_tokenize(p->c, q, &t->tag) == 0;
+    if (!t->telling) {
+        glmd_req_free(q);
+        t->tag = 0;
+    }
+    return t->telling;
+}
+
 static char *tail_of(const struct ctl_buf *b) {
     size_t from = b->len > TELL_AGAIN ? b->len - TELL_AGAIN : 0;
     char *s;
@@ -209,11 +230,24 @@ static char *tail_of(const struct ctl_buf *b) {
     return s;
 }
 
+static void next_turn(struct probe *p, struct talk *t) {
+    ctl_places_known(&p->n->places, t);
+    free(t->before);
+    t->before = t->next;
+    t->next = NULL;
+    t->telling = false;
+    t->text.len = t->tokens.len = 0;
+}
+
 static void on_end(struct probe *p, struct talk *t, const struct glmd_event *e) {
     t->tag = 0;
+    if (t->telling) {
+        next_turn(p, t);
+        return;
+    }
     if (e->status == -EBUSY || e->status == -EDQUOT) {
         no_room(p); /* somebody else has the seat: asked again */
-        t->text.len = 0;
+        t->text.len = t->tokens.len = 0;
         return;
     }
     p->since_ms = 0;
@@ -223,10 +257,10 @@ static void on_end(struct probe *p, struct talk *t, const struct glmd_event *e) 
             p->status = e->status;
         return;
     }
-    count_text(p->n, t->text.p ? t->text.p : "", t->text.len, e->reason == GLMD_REASON_LENGTH);
-    free(t->before);
-    t->before = t->text.len ? tail_of(&t->text) : NULL; /* an empty answer begins the conversation anew */
-    t->text.len = 0;
+    count_text(p->n, t, e->reason == GLMD_REASON_LENGTH);
+    t->next = t->text.len ? tail_of(&t->text) : NULL; /* an empty answer begins the conversation anew */
+    if (!ctl_places_wait(&p->n->places, t) || !ask_ids(p, t))
+        next_turn(p, t);
 }
 
 static void on_event(struct probe *p, const struct glmd_event *e) {
@@ -234,7 +268,11 @@ static void on_event(struct probe *p, const struct glmd_event *e) {
         struct talk *t = &p->talk[i];
         if (!e->tag || t->tag != e->tag)
             continue;
-        if ((e->type == GLMD_EV_TOKEN || e->type == GLMD_EV_TEXT) && e->channel == GLMD_CHANNEL_CONTENT)
+        if (e->type == GLMD_EV_TOKEN && p->args->json)
+            ctl_places_token(&t->tokens, e->token, t->text.len);
+        if (e->type == GLMD_EV_IDS)
+            ctl_places_prompt(&p->n->places, t, e->ids, e->n_ids);
+        else if ((e->type == GLMD_EV_TOKEN || e->type == GLMD_EV_TEXT) && e->channel == GLMD_CHANNEL_CONTENT)
             ctl_buf_add(&t->text, e->text, e->text_len);
         else if (e->type == GLMD_EV_ERROR && !p->error.len)
             ctl_buf_add(&p->error, e->text, e->text_len);
@@ -288,7 +326,9 @@ static int one_language(struct probe *p) {
     for (int i = 0; i < TALKS; i++) {
         lost = lost || p->talk[i].text.failed;
         ctl_buf_done(&p->talk[i].text);
+        ctl_buf_done(&p->talk[i].tokens);
         free(p->talk[i].before);
+        free(p->talk[i].next);
         p->talk[i] = (struct talk){.tag = 0};
     }
     if (r == 0 && lost) {
@@ -309,7 +349,9 @@ static void as_json(struct ctl_buf *b, const struct language *l, const struct co
         ctl_buf_str(b, i ? "," : "");
         ctl_text_json(b, n->sample[i], strlen(n->sample[i]));
     }
-    ctl_buf_str(b, "]}\n");
+    ctl_buf_str(b, "],\"places\":");
+    ctl_places_json(b, &n->places);
+    ctl_buf_str(b, "}\n");
 }
 
 static void as_text(struct ctl_buf *b, const struct language *l, const struct count *n) {
@@ -409,6 +451,8 @@ int ctl_probe(const struct ctl_args *a) {
         if (chosen[i] && (r = one_language(&p)) == 0)
             r = tell(&p);
     }
+    for (size_t i = 0; i < LANGUAGES; i++)
+        ctl_places_done(&n[i].places);
     glmd_close(p.c);
     ctl_buf_done(&p.error);
     return r ? r : judge(n, chosen);

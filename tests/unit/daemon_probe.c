@@ -17,6 +17,7 @@
 static struct daemonfix f;
 static struct runprog prog;
 static struct tok *tok;
+static uint32_t byte[256]; /* the tokens of what is served */
 
 /* The token that is this one byte. */
 static uint32_t byte_token(unsigned char want) {
@@ -37,7 +38,8 @@ static void serve(const char *bytes) {
     ck_assert_msg(tok_open(dir, &tok, &err) == 0, "%s", err.msg);
     int n = snprintf(script, sizeof script, "model %s\nstop 4060\nrequest\ntokens", dir);
     for (const char *s = bytes; *s; s++)
-        n += snprintf(script + n, sizeof script - (size_t)n, " %u", byte_token((unsigned char)*s));
+        n += snprintf(script + n, sizeof script - (size_t)n, " %u",
+                      byte[(unsigned char)*s] = byte_token((unsigned char)*s));
     snprintf(script + n, sizeof script - (size_t)n, " 4060\n");
     daemonfix_init(&f);
     daemonfix_script(&f, script);
@@ -71,6 +73,27 @@ START_TEST(whole_characters) {
 }
 END_TEST
 
+/* Of each of them the ids of the question and of the answer up to the space, with which it is known that no more bytes
+ * of the character come. */
+static void places_are(const json_t *doc) {
+    static const char want[] = "ab\xc5 ";
+    const json_t *places = json_object_get(doc, "places");
+    json_int_t broken = json_integer_value(json_object_get(doc, "broken"));
+    size_t first = 0, longest = 0;
+    ck_assert_uint_eq(json_array_size(places), (size_t)(broken < 16 ? broken : 16));
+    for (size_t i = 0; i < json_array_size(places); i++) {
+        const json_t *answer = json_object_get(json_array_get(places, i), "answer");
+        size_t n = json_array_size(json_object_get(json_array_get(places, i), "prompt"));
+        first = i ? first : n;
+        longest = n > longest ? n : longest;
+        ck_assert_uint_gt(n, 20);
+        ck_assert_uint_eq(json_array_size(answer), sizeof want - 1);
+        for (size_t k = 0; k < sizeof want - 1; k++)
+            ck_assert_int_eq(json_integer_value(json_array_get(answer, k)), byte[(unsigned char)want[k]]);
+    }
+    ck_assert_msg(longest > first, "the later questions have the answer in them: %zu, %zu", first, longest);
+}
+
 START_TEST(broken_character) {
     static const char *const args[] = {"--languages", "czech", "--json", NULL};
     serve("ab\xc5 cd");
@@ -84,6 +107,7 @@ START_TEST(broken_character) {
     ck_assert_int_eq(json_integer_value(json_object_get(doc, "cut")), 0);
     ck_assert_str_eq(json_string_value(json_array_get(json_object_get(doc, "samples"), 0)), "ab\xef\xbf\xbd cd");
     ck_assert_msg(strstr(prog.err_text, "broken characters"), "%s", prog.err_text);
+    places_are(doc);
     json_decref(doc);
     stop();
 }
