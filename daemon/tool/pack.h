@@ -169,6 +169,9 @@ struct pack_kl {
 };
 int pack_compare(const struct pack_options *o, struct pack_kl *ret, struct xerr *e);
 
+/* One file may take hours: each tenth of its `all` bytes that was not reached before is a line, but for the last,
+ * which is told when the file has its name (packrun.c). */
+void pack_tell(const char *file, uint64_t before, uint64_t now, uint64_t all);
 /* The whole of it (packrun.c). Prints; an exit status. */
 int pack_run(const struct pack_options *o);
 /* The answers of two checkpoints, o->in and o->out, on o->text. Prints; an exit status. */

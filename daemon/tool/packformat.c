@@ -202,6 +202,10 @@ static void finish(const struct pack_format *f, enum pack_family family, uint64_
         memcpy(bytes[3], mcg, sizeof mcg);
 }
 
+enum { MOST_HANDS = 64, SQUARE = 128 };
+
+struct hand;
+
 /* What all threads of one conversion share. */
 struct work {
     const struct pack_format *f;
@@ -211,10 +215,12 @@ struct work {
     float amax;
     void *piece[KERN_PIECES];
     uint8_t *numbers; /* where what the codes mean goes in F32, or NULL */
-    pthread_mutex_t lock; /* of the rest */
-    uint64_t next;        /* row */
-    int error;
     double *diff, *norm; /* of each group of rows, so that their sum does not depend on who did what */
+    int (*step)(struct hand *h, uint64_t item); /* what is done now, for every item below `items` */
+    uint64_t items;
+    pthread_mutex_t lock; /* of the rest */
+    uint64_t next;        /* item */
+    int error;
 };
 
 /* A thread's own memory. */
@@ -242,18 +248,23 @@ static void hand_done(struct hand *h) {
     free(h->scratch);
 }
 
-static int encode_group(struct hand *h, uint64_t row) {
+/* Reads a group of rows; returns how many. */
+static uint64_t take(struct hand *h, uint64_t group) {
     struct work *w = h->w;
-    uint64_t n = w->rows - row < w->unit ? w->rows - row : w->unit, width = st_dtype_bits(w->from) / 8;
+    uint64_t row = group * w->unit, n = w->rows - row < w->unit ? w->rows - row : w->unit;
+
+    widen(w->from, w->source + row * w->cols * (st_dtype_bits(w->from) / 8), n * w->cols, h->a);
+    return n;
+}
+
+/* What the codes of the group in h->a mean, and how far off that is. */
+static int measure(struct hand *h, uint64_t group, uint64_t n) {
+    struct work *w = h->w;
+    uint64_t row = group * w->unit;
     const void *piece[KERN_PIECES];
     double diff = 0, norm = 0;
-    int r;
 
     memcpy(piece, w->piece, sizeof piece);
-    widen(w->from, w->source + row * w->cols * width, n * w->cols, h->a);
-    r = host_quant_rows(&w->f->store, w->rows, w->cols, h->a, row, n, w->amax, w->piece, h->scratch);
-    if (r < 0)
-        return r;
     host_unpack_rows(&w->f->store, w->rows, w->cols, piece, row, n, h->b);
     for (uint64_t i = 0; i < n * w->cols; i++) {
         double d = (double)h->b[i] - (double)h->a[i];
@@ -263,27 +274,55 @@ static int encode_group(struct hand *h, uint64_t row) {
         if (w->numbers)
             put_f32(w->numbers + 4 * (row * w->cols + i), FAULT(pack_numbers_of_source) ? h->a[i] : h->b[i]);
     }
-    w->diff[row / w->unit] = diff;
-    w->norm[row / w->unit] = norm;
+    w->diff[group] = diff;
+    w->norm[group] = norm;
     return 0;
 }
 
-/* Takes groups of rows until there are none or somebody failed. */
+static int encode_group(struct hand *h, uint64_t group) {
+    struct work *w = h->w;
+    uint64_t n = take(h, group);
+    int r = host_quant_rows(&w->f->store, w->rows, w->cols, h->a, group * w->unit, n, w->amax, w->piece, h->scratch);
+
+    return r < 0 ? r : measure(h, group, n);
+}
+
+static int exl3_scales(struct hand *h, uint64_t group) {
+    take(h, group);
+    return host_quant_exl3_scales(&h->w->f->store, h->w->cols, h->a, group * SQUARE, h->w->piece);
+}
+
+static int exl3_square(struct hand *h, uint64_t item) {
+    struct work *w = h->w;
+    uint64_t across = w->cols / SQUARE, row = item / across * SQUARE, col = item % across * SQUARE;
+
+    for (uint64_t i = 0; i < SQUARE; i++)
+        widen(w->from, w->source + ((row + i) * w->cols + col) * (st_dtype_bits(w->from) / 8), SQUARE,
+              h->a + i * SQUARE);
+    host_quant_exl3_square(&w->f->store, w->rows, h->a, SQUARE, row, col, w->piece, h->scratch);
+    return 0;
+}
+
+static int exl3_measure(struct hand *h, uint64_t group) {
+    return measure(h, group, take(h, group));
+}
+
+/* Takes items until there are none or somebody failed. */
 static void *hand_run(void *ctx) {
     struct hand *h = ctx;
     struct work *w = h->w;
 
     for (;;) {
-        uint64_t row;
+        uint64_t item;
         int r;
 
         pthread_mutex_lock(&w->lock);
-        row = w->error < 0 ? w->rows : w->next;
-        w->next = row < w->rows ? row + w->unit : row;
+        item = w->error < 0 ? w->items : w->next;
+        w->next = item < w->items ? item + 1 : item;
         pthread_mutex_unlock(&w->lock);
-        if (row >= w->rows)
+        if (item >= w->items)
             return NULL;
-        r = encode_group(h, row);
+        r = w->step(h, item);
         if (r < 0) {
             pthread_mutex_lock(&w->lock);
             w->error = r;
@@ -292,32 +331,56 @@ static void *hand_run(void *ctx) {
     }
 }
 
-/* The first group alone: it also writes what belongs to the whole matrix (the factor, the signs of its
- * inputs), which the others read. */
-static int encode_all(struct work *w, struct hand *own) {
-    enum { MOST = 64 };
-    struct hand hand[MOST];
-    pthread_t thread[MOST];
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n = 0;
-    int r = encode_group(own, 0);
+/* Items [first, items), by as many of the hands as threads can be started for; the first is the caller's. */
+static int by_all(struct work *w, struct hand *hand, uint32_t n, int (*step)(struct hand *, uint64_t), uint64_t first,
+                  uint64_t items) {
+    pthread_t thread[MOST_HANDS];
+    uint32_t started = 1;
 
-    w->next = w->unit;
-    while (r == 0 && w->unit < w->rows && n < MOST && (long)n + 1 < cpus) {
+    w->step = step;
+    w->next = first;
+    w->items = items;
+    while (started < n && started < items - first &&
+           pthread_create(&thread[started], NULL, hand_run, &hand[started]) == 0)
+        started++;
+    hand_run(&hand[0]);
+    for (uint32_t i = 1; i < started; i++)
+        pthread_join(thread[i], NULL);
+    return w->error;
+}
+
+/* The first group alone where it also writes the factor of the whole matrix, which the others read. An EXL3 group is
+ * too much for a thread: few matrices have as many of 128 rows as machines have processors. */
+static int encode_all(struct work *w, struct hand *own, uint64_t groups) {
+    bool exl3 = w->f->store.format == KERN_EXL3;
+    uint64_t items = exl3 ? groups * (w->cols / SQUARE) : groups;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    struct hand hand[MOST_HANDS] = { *own };
+    uint32_t n = 1;
+    int r;
+
+    while (n < MOST_HANDS && (long)n < cpus && n < items) {
         hand[n] = (struct hand){ .w = NULL };
-        if (hand_init(&hand[n], w) < 0 || pthread_create(&thread[n], NULL, hand_run, &hand[n]) != 0) {
+        if (hand_init(&hand[n], w) < 0) {
             hand_done(&hand[n]); /* fewer, then */
             break;
         }
         n++;
     }
-    if (r == 0)
-        hand_run(own);
-    for (uint32_t i = 0; i < n; i++) {
-        pthread_join(thread[i], NULL);
-        hand_done(&hand[i]);
+    if (!exl3) {
+        r = by_all(w, hand, 1, encode_group, 0, 1);
+        if (r == 0)
+            r = by_all(w, hand, n, encode_group, 1, groups);
+    } else {
+        r = by_all(w, hand, n, exl3_scales, 0, groups);
+        if (r == 0)
+            r = by_all(w, hand, n, exl3_square, 0, items);
+        if (r == 0)
+            r = by_all(w, hand, n, exl3_measure, 0, groups);
     }
-    return r < 0 ? r : w->error;
+    for (uint32_t i = 1; i < n; i++)
+        hand_done(&hand[i]);
+    return r;
 }
 
 static int scan(struct work *w, struct hand *h) {
@@ -385,7 +448,7 @@ int pack_encode(const struct pack_format *f, enum pack_family family, enum st_dt
     if (r == 0)
         r = scan(&w, &h);
     if (r == 0)
-        r = encode_all(&w, &h);
+        r = encode_all(&w, &h, groups);
     if (r == 0 && !numbers)
         finish(f, family, rows, cols, ret_bytes);
     *ret_diff = *ret_norm = 0;

@@ -380,14 +380,6 @@ static int put(int fd, const void *bytes, uint64_t n) {
     return 0;
 }
 
-/* The one file may take hours: each tenth of its bytes is a line. */
-static void tell(uint64_t before, uint64_t now, uint64_t all) {
-    uint64_t tenths = all ? now / ((all + 9) / 10) : 0;
-
-    if (!FAULT(pack_gguf_silent) && now < all && tenths > before / ((all + 9) / 10))
-        fprintf(stderr, "glm-pack: model.gguf: %u0 %%\n", (unsigned)tenths);
-}
-
 static int write_file(const struct file *f, int fd, const struct ggbuf *head, struct pack_totals *t,
                       struct xerr *e) {
     static const char zeros[GGUF_PACK_ALIGN];
@@ -408,7 +400,7 @@ static int write_file(const struct file *f, int fd, const struct ggbuf *head, st
              (r = put(fd, zeros, (GGUF_PACK_ALIGN - f->e[i].bytes % GGUF_PACK_ALIGN) % GGUF_PACK_ALIGN)) < 0))
             xerr_set(e, r, "model.gguf: cannot write: %s", strerror(-r));
         free(bytes);
-        tell(done, done + f->e[i].bytes, all);
+        pack_tell("model.gguf", done, done + f->e[i].bytes, all);
         done += f->e[i].bytes;
     }
     if (r >= 0 && fsync(fd) < 0)

@@ -10,6 +10,13 @@
 #include "directory.h"
 #include "pack.h"
 
+void pack_tell(const char *file, uint64_t before, uint64_t now, uint64_t all) {
+    uint64_t tenths = all ? now / ((all + 9) / 10) : 0;
+
+    if (!FAULT(pack_silent) && now < all && tenths > before / ((all + 9) / 10))
+        fprintf(stderr, "glm-pack: %s: %u0 %%\n", file, (unsigned)tenths);
+}
+
 static double error_of(double diff, double norm) {
     return norm > 0 ? sqrt(diff / norm) : 0;
 }

@@ -303,6 +303,34 @@ static bool is_finished(const struct pack_dir *d, const char *name) {
     return same;
 }
 
+/* Bytes of the output that come from source i. */
+static uint64_t bytes_from(const struct shard *s, size_t i) {
+    uint64_t sum = 0;
+
+    for (size_t k = 0; k < s->n; k++)
+        sum += s->out[k].source == i ? s->out[k].t.bytes : 0;
+    return sum;
+}
+
+static int put_sources(struct shard *s, const char *name, struct pack_totals *t, struct xerr *e) {
+    uint64_t all = 0, done = 0;
+    int r = 0;
+
+    for (size_t k = 0; k < s->n; k++)
+        all += s->out[k].t.bytes;
+    for (size_t i = 0; i < model_index_count(s->p->x) && r >= 0; i++) {
+        if (model_index_at(s->p->x, i)->file != s->file)
+            continue;
+        uint64_t more = bytes_from(s, i);
+
+        r = one_source(s, i, t, e);
+        if (r >= 0)
+            pack_tell(name, done, done + more, all);
+        done += more;
+    }
+    return r;
+}
+
 static int write_shard(struct shard *s, const struct pack_dir *d, const char *name, struct pack_totals *t,
                        struct xerr *e) {
     char tmp[4200], path[4200], digest[33];
@@ -317,9 +345,8 @@ static int write_shard(struct shard *s, const struct pack_dir *d, const char *na
     r = put(s->fd, s->header, s->header_bytes, 0);
     if (r < 0)
         xerr_set(e, r, "%s: cannot write: %s", tmp, strerror(-r));
-    for (size_t i = 0; i < model_index_count(s->p->x) && r >= 0; i++)
-        if (model_index_at(s->p->x, i)->file == s->file)
-            r = one_source(s, i, t, e);
+    if (r >= 0)
+        r = put_sources(s, name, t, e);
     if (r >= 0 && fsync(s->fd) < 0)
         r = xerr_set(e, -errno, "%s: cannot write: %s", tmp, strerror(errno));
     close(s->fd);

@@ -27,6 +27,15 @@ int host_quant_scan(const float *w, uint64_t n, float *amax);
 int host_quant_rows(const struct kern_store *s, uint64_t rows, uint64_t cols, const float *w, uint64_t row0,
                     uint64_t n, float amax, void *const piece[KERN_PIECES], void *scratch);
 
+/* The same of EXL3 in two steps, so that one thread after the other need not do whole rows. First the scales of rows
+ * [row0, row0 + 128), w [128][cols], and with row 0 the signs of the inputs. */
+int host_quant_exl3_scales(const struct kern_store *s, uint64_t cols, const float *w, uint64_t row0,
+                           void *const piece[KERN_PIECES]);
+/* Then the codes of those rows in columns [col0, col0 + 128), in any order and by several threads; w [128], rows stride
+ * apart, begins with col0. */
+void host_quant_exl3_square(const struct kern_store *s, uint64_t rows, const float *w, uint64_t stride, uint64_t row0,
+                            uint64_t col0, void *const piece[KERN_PIECES], void *scratch);
+
 /* The factor of a whole NVFP4 matrix. */
 float host_quant_global(float amax);
 

@@ -6,7 +6,7 @@
  * nothing is allocated. */
 #include "host_quant_priv.h"
 
-enum { SIDE = 128, WIDEST = 32 };
+enum { SIDE = 128, WIDEST = 32, FEW = 8 };
 
 struct path {
     float cost;
@@ -17,12 +17,14 @@ struct path {
 /* All of the scratch. */
 struct search {
     double w[SIDE][SIDE]; /* outputs, inputs */
-    float value[65536];   /* of each state, of the codebook below */
-    uint32_t codebook;
-    uint32_t stamp[32768]; /* when a tail of a state was last seen, and by which path */
+    /* What can follow a state is 2^bits neighbours: their values, rising, and which symbol has each. */
+    float value[65536];
+    uint8_t symbol[65536];
+    uint32_t codebook, bits; /* of those tables */
+    uint32_t stamp[32768];   /* when a tail of a state was last seen, and by which path */
     uint32_t now;
     struct path step[256][WIDEST];
-    struct path next[WIDEST * 256];
+    uint64_t next[WIDEST * 256]; /* continuations: cost, path and place in its list; see key() */
     uint16_t width[256];
 };
 
@@ -38,33 +40,69 @@ static bool negative(uint64_t i) {
     return i >> 63;
 }
 
-/* The `keep` cheapest of n to the front, in no order. */
-static void select_paths(struct path *p, uint32_t n, uint32_t keep) {
-    uint32_t lo = 0, hi = n;
-    while (hi - lo > 1 && keep > lo && keep < hi) {
-        float pivot = p[lo + (hi - 1 - lo) / 2].cost; /* never the last: each part gets smaller */
-        uint32_t i = lo, j = hi - 1;
-        for (;;) {
-            while (p[i].cost < pivot)
-                i++;
-            while (p[j].cost > pivot)
-                j--;
-            if (i >= j)
-                break;
-            struct path t = p[i];
-            p[i++] = p[j];
-            p[j--] = t;
+static void sort_list(float *value, uint8_t *symbol, uint32_t n) {
+    for (uint32_t gap = n / 2; gap; gap /= 2)
+        for (uint32_t i = gap; i < n; i++) {
+            float v = value[i];
+            uint8_t sym = symbol[i];
+            uint32_t j = i;
+            for (; j >= gap && value[j - gap] > v; j -= gap) {
+                value[j] = value[j - gap];
+                symbol[j] = symbol[j - gap];
+            }
+            value[j] = v;
+            symbol[j] = sym;
         }
-        /* [lo, j] <= pivot <= [j + 1, hi) */
-        if (keep <= j + 1)
-            hi = j + 1;
+}
+
+static void make_tables(struct search *s, const struct kern_store *st) {
+    uint32_t n = 1u << st->bits;
+    if (s->codebook == st->codebook && (s->bits == st->bits || (s->bits && FAULT(exl3_tables_kept))))
+        return;
+    for (uint32_t i = 0; i < 65536; i++) {
+        s->value[i] = host_f16_f32(host_exl3_value(st->codebook, (uint16_t)i));
+        s->symbol[i] = (uint8_t)(i & (n - 1));
+    }
+    for (uint32_t i = 0; i < 65536; i += n)
+        sort_list(s->value + i, s->symbol + i, n);
+    s->codebook = st->codebook;
+    s->bits = st->bits;
+}
+
+/* A continuation as one number that orders by cost, which is never negative, and then by place: no two are equal, so
+ * which are the cheapest does not depend on how they are looked for. */
+static uint64_t key(float cost, uint32_t path, uint32_t place) {
+    return (uint64_t)quant_bits(cost) << 32 | path << 8 | place;
+}
+
+static float cost_of(uint64_t k) {
+    return host_bits_f32((uint32_t)(k >> 32));
+}
+
+/* The `keep` smallest of n to the front, in no order. Every comparison is a coin toss, so none is a branch. */
+static void smallest(uint64_t *k, uint32_t n, uint32_t keep) {
+    uint32_t lo = 0, hi = n;
+    while (keep > lo && keep < hi) {
+        uint32_t at = lo, mid = lo + (hi - lo) / 2;
+        uint64_t pivot = k[mid];
+        k[mid] = k[hi - 1];
+        k[hi - 1] = pivot;
+        for (uint32_t i = lo; i < hi - 1; i++) {
+            uint64_t v = k[i];
+            k[i] = k[at];
+            k[at] = v;
+            at += v < pivot;
+        }
+        k[hi - 1] = k[at];
+        k[at] = pivot;
+        if (keep <= at)
+            hi = at;
         else
-            lo = j + 1;
+            lo = at + 1;
     }
 }
 
-/* Of paths whose states have the same tail only the cheapest can be part of the best: what follows is alike.
- */
+/* Of paths whose states have the same tail only the cheapest can be part of the best: what follows is alike. */
 static uint32_t drop_doubles(struct search *s, struct path *p, uint32_t n, uint32_t bits) {
     uint32_t kept = 0;
     if (s->now > UINT32_MAX - 512) {
@@ -84,25 +122,75 @@ static uint32_t drop_doubles(struct search *s, struct path *p, uint32_t n, uint3
     return kept;
 }
 
-/* One weight more: every path by every symbol that agrees with `want` where `mask` has bits. Returns how many
- * paths are kept in out. */
+static uint32_t list_of(const struct path *p, uint32_t bits) {
+    return (uint32_t)p->state << bits & 0xffff;
+}
+
+/* All continuations whose symbol agrees with `want` where `mask` has bits. */
+static uint32_t all_next(struct search *s, const struct path *in, uint32_t n_in, uint32_t bits, uint32_t mask,
+                         uint32_t want, float x) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_in; i++) {
+        uint32_t list = list_of(&in[i], bits);
+        for (uint32_t j = 0; j < 1u << bits; j++) {
+            float e = s->value[list + j] - x;
+            s->next[n] = key(in[i].cost + e * e, i, j);
+            n += (s->symbol[list + j] & mask) == want;
+        }
+    }
+    return n;
+}
+
+/* Enough continuations for the `beam` cheapest of all to be among them, found from the two sides of x in every list:
+ * the two nearest of each list give `beam` of some cost, and what costs more than those do cannot be wanted. At least
+ * beam / 2 paths. */
+static uint32_t near_next(struct search *s, const struct path *in, uint32_t n_in, uint32_t bits, uint32_t beam,
+                          float x) {
+    uint32_t last = (1u << bits) - 1, n = 0, right[WIDEST];
+    float most = 0;
+    for (uint32_t i = 0; i < n_in; i++) {
+        const float *v = s->value + list_of(&in[i], bits);
+        uint32_t j = 0;
+        for (uint32_t half = 1u << (bits - 1); half; half /= 2)
+            j += v[j + half - 1] < x ? half : 0;
+        j = j ? j : 1; /* v[j - 1] and v[j] are around x, or next to it where all lie on one side */
+        right[i] = j;
+        for (uint32_t k = j - 1; k <= j; k++)
+            s->next[n++] = key(in[i].cost + (v[k] - x) * (v[k] - x), i, k);
+    }
+    smallest(s->next, n, beam);
+    for (uint32_t i = 0; i < beam; i++)
+        most = cost_of(s->next[i]) > most ? cost_of(s->next[i]) : most;
+    n = 0;
+    for (uint32_t i = 0; i < n_in; i++) {
+        const float *v = s->value + list_of(&in[i], bits);
+        float c;
+        for (uint32_t k = right[i]; k <= last && (c = in[i].cost + (v[k] - x) * (v[k] - x)) <= most; k++)
+            s->next[n++] = key(c, i, k);
+        for (uint32_t k = FAULT(exl3_one_side) ? 0 : right[i];
+             k-- > 0 && (c = in[i].cost + (v[k] - x) * (v[k] - x)) <= most;)
+            s->next[n++] = key(c, i, k);
+    }
+    return n;
+}
+
+/* One weight more: the cheapest continuations of all paths. Returns how many are kept in out. */
 static uint32_t extend(struct search *s, const struct path *in, uint32_t n_in, uint32_t bits, uint32_t mask,
                        uint32_t want, float x, struct path *out) {
-    uint32_t n = 0, beam = beam_of(bits);
-    for (uint32_t i = 0; i < n_in; i++)
-        for (uint32_t sym = 0; sym < 1u << bits; sym++) {
-            uint16_t state = (uint16_t)((uint32_t)in[i].state << bits | sym);
-            float e = s->value[state] - x;
-            if ((sym & mask) != want)
-                continue;
-            s->next[n++] = (struct path){
-                .cost = in[i].cost + e * e, .state = state, .from = (uint8_t)i, .symbol = (uint8_t)sym};
-        }
-    if (n > beam)
-        select_paths(s->next, n, beam);
-    n = drop_doubles(s, s->next, n < beam ? n : beam, bits);
-    memcpy(out, s->next, n * sizeof(*out));
-    return n;
+    uint32_t beam = beam_of(bits), n;
+    if (mask || 1u << bits < FEW || 2 * n_in < beam)
+        n = all_next(s, in, n_in, bits, mask, want, x);
+    else
+        n = near_next(s, in, n_in, bits, beam, x);
+    smallest(s->next, n, beam);
+    n = n < beam ? n : beam;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t from = s->next[i] >> 8 & 0xff, list = list_of(&in[from], bits);
+        uint8_t sym = s->symbol[list + (s->next[i] & 0xff)];
+        out[i] = (struct path){
+            .cost = cost_of(s->next[i]), .state = (uint16_t)(list | sym), .from = (uint8_t)from, .symbol = sym};
+    }
+    return drop_doubles(s, out, n, bits);
 }
 
 static uint32_t best_of(const struct path *p, uint32_t n) {
@@ -185,39 +273,42 @@ static int output_scales(const struct kern_store *s, uint64_t cols, const float 
     return 0;
 }
 
-int quant_exl3(const struct kern_store *st, uint64_t rows, uint64_t cols, const float *w, uint64_t row0,
-               void *const piece[KERN_PIECES], void *scratch) {
-    _Static_assert(sizeof(struct search) <= HOST_QUANT_SCRATCH, "scratch");
-    struct search *s = scratch;
-    uint8_t *suh = piece[KERN_PIECE_SUH], *svh = piece[KERN_PIECE_SVH], *codes = piece[KERN_PIECE_CODES];
-    float x[256];
-    int r;
-    if (s->codebook != st->codebook) {
-        for (uint32_t i = 0; i < 65536; i++)
-            s->value[i] = host_f16_f32(host_exl3_value(st->codebook, (uint16_t)i));
-        s->codebook = st->codebook;
-    }
+int host_quant_exl3_scales(const struct kern_store *st, uint64_t cols, const float *w, uint64_t row0,
+                           void *const piece[KERN_PIECES]) {
+    uint8_t *suh = piece[KERN_PIECE_SUH];
     for (uint64_t k = 0; row0 == 0 && k < cols; k++)
         quant_put16(suh + 2 * k, negative(k) ? 0xbc00 : 0x3c00);
-    if ((r = output_scales(st, cols, w, row0, svh)) < 0)
-        return r;
-    for (uint64_t k0 = 0; k0 < cols; k0 += SIDE) {
-        for (uint32_t n = 0; n < SIDE; n++) {
-            float v = host_f16_f32(host_le16(svh + 2 * (row0 + n)));
-            for (uint32_t k = 0; k < SIDE; k++)
-                s->w[n][k] =
-                    v == 0 ? 0 : (double)w[n * cols + k0 + k] / (negative(k0 + k) ? -(double)v : (double)v);
-            hadamard(s->w[n], 1);
-        }
+    return output_scales(st, cols, w, row0, piece[KERN_PIECE_SVH]);
+}
+
+void host_quant_exl3_square(const struct kern_store *st, uint64_t rows, const float *w, uint64_t stride, uint64_t row0,
+                            uint64_t col0, void *const piece[KERN_PIECES], void *scratch) {
+    _Static_assert(sizeof(struct search) <= HOST_QUANT_SCRATCH, "scratch");
+    struct search *s = scratch;
+    uint8_t *svh = piece[KERN_PIECE_SVH], *codes = piece[KERN_PIECE_CODES];
+    float x[256];
+    make_tables(s, st);
+    for (uint32_t n = 0; n < SIDE; n++) {
+        float v = host_f16_f32(host_le16(svh + 2 * (row0 + n)));
         for (uint32_t k = 0; k < SIDE; k++)
-            hadamard(&s->w[0][k], SIDE);
-        for (uint32_t kt = 0; kt < SIDE / 16; kt++)
-            for (uint32_t nt = 0; nt < SIDE / 16; nt++) {
-                uint64_t at = (k0 / 16 + kt) * (rows / 16) + row0 / 16 + nt;
-                for (uint32_t t = 0; t < 256; t++)
-                    x[t] = (float)s->w[16 * nt + host_exl3_col(t)][16 * kt + host_exl3_row(t)];
-                search_tile(s, st->bits, x, codes + at * 32 * st->bits);
-            }
+            s->w[n][k] = v == 0 ? 0 : (double)w[n * stride + k] / (negative(col0 + k) ? -(double)v : (double)v);
+        hadamard(s->w[n], 1);
     }
-    return 0;
+    for (uint32_t k = 0; k < SIDE; k++)
+        hadamard(&s->w[0][k], SIDE);
+    for (uint32_t kt = 0; kt < SIDE / 16; kt++)
+        for (uint32_t nt = 0; nt < SIDE / 16; nt++) {
+            uint64_t at = (col0 / 16 + kt) * (rows / 16) + row0 / 16 + nt;
+            for (uint32_t t = 0; t < 256; t++)
+                x[t] = (float)s->w[16 * nt + host_exl3_col(t)][16 * kt + host_exl3_row(t)];
+            search_tile(s, st->bits, x, codes + at * 32 * st->bits);
+        }
+}
+
+int quant_exl3(const struct kern_store *st, uint64_t rows, uint64_t cols, const float *w, uint64_t row0,
+               void *const piece[KERN_PIECES], void *scratch) {
+    int r = host_quant_exl3_scales(st, cols, w, row0, piece);
+    for (uint64_t k = 0; r == 0 && k < cols; k += SIDE)
+        host_quant_exl3_square(st, rows, w + k, cols, row0, k, piece, scratch);
+    return r;
 }

@@ -59,6 +59,8 @@ static const struct form FORMS[] = {
     EXL3(2, KERN_CODEBOOK_MCG, 0.24, 0.33),
     EXL3(4, KERN_CODEBOOK_MCG, 0.06, 0.1),
     EXL3(4, KERN_CODEBOOK_MUL1, 0.06, 0.1),
+    EXL3(6, KERN_CODEBOOK_MCG, 0.039, 0.0407), /* what the whole search of these widths gives, */
+    EXL3(8, KERN_CODEBOOK_MCG, 0.0205, 0.0214), /* of which most is skipped */
     EXL3(3, KERN_CODEBOOK_3INST, 0.12, 0.19),
 };
 enum { N_FORMS = sizeof(FORMS) / sizeof(FORMS[0]) };
@@ -275,6 +277,38 @@ START_TEST(in_parts) {
 }
 END_TEST
 
+/* Squares in any order, in scratches that had other widths before, are the matrix that comes whole. */
+START_TEST(exl3_squares) {
+    const struct kern_store s = {.format = KERN_EXL3, .bits = 5, .codebook = KERN_CODEBOOK_MCG},
+                            other = {.format = KERN_EXL3, .bits = 6, .codebook = KERN_CODEBOOK_MCG};
+    const uint64_t n = 256;
+    struct pieces a = pieces_of(&s, n, n), b = pieces_of(&s, n, n), c = pieces_of(&other, 128, 128);
+    void *scratch[2] = {calloc(1, HOST_QUANT_SCRATCH), calloc(1, HOST_QUANT_SCRATCH)};
+    float *w = gauss(n * n, 0.02f, 13);
+    struct kern_piece_info info;
+    ck_assert_int_eq(into(&s, n, n, w, &a), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(host_quant_rows(&other, 128, 128, w, 0, 128, 1, c.p, scratch[i]), 0);
+    for (uint64_t row = 0; row < n; row += 128)
+        ck_assert_int_eq(host_quant_exl3_scales(&s, n, w + row * n, row, b.p), 0);
+    for (uint64_t i = 4; i-- > 0;) {
+        uint64_t row = i / 2 * 128, col = i % 2 * 128;
+        host_quant_exl3_square(&s, n, w + row * n + col, n, row, col, b.p, scratch[i % 2]);
+    }
+    for (int i = 0; i < KERN_PIECES; i++)
+        if (a.p[i]) {
+            ck_assert_int_eq(kern_store_piece(&s, n, n, (enum kern_piece)i, &info), 0);
+            ck_assert_msg(memcmp(a.p[i], b.p[i], info.rows * info.row_bytes) == 0, "piece %d", i);
+        }
+    free(scratch[0]);
+    free(scratch[1]);
+    free(w);
+    pieces_done(&a);
+    pieces_done(&b);
+    pieces_done(&c);
+}
+END_TEST
+
 /* What a format can hold exactly, it keeps. */
 START_TEST(kept_exactly) {
     const struct kern_store s = store_of(_i);
@@ -334,6 +368,7 @@ int main(void) {
     tcase_add_loop_test(t, not_finite, 0, N_FORMS);
     tcase_add_loop_test(t, huge, 0, N_FORMS);
     tcase_add_loop_test(t, denormal, 0, N_FORMS);
+    tcase_add_test(t, exl3_squares);
     tcase_add_loop_test(t, in_parts, 0, form_index(KERN_EXL3) + 1); /* one of EXL3 is enough */
     tcase_add_loop_test(t, kept_exactly, form_index(KERN_NVFP4), form_index(KERN_MXFP4) + 1);
     tcase_add_test(t, e2m1_ties);

@@ -213,6 +213,16 @@ START_TEST(told_in_json) {
 }
 END_TEST
 
+/* A file may take hours, so its tenths are told on the way. */
+START_TEST(progress_in_a_file) {
+    ck_assert_int_eq(packtest(ckpt_model("twin-a"), packtest_out("o"), "nvfp4", NULL), 0);
+    ck_assert_msg(strstr(packtest_prog.err_text, "glm-pack: model-00001-of-00001.safetensors: 50 %\n") != NULL, "%s",
+                  packtest_prog.err_text);
+    ck_assert(strstr(packtest_prog.err_text, "100 %") == NULL); /* then it is written */
+    PACKTEST_SAYS("1 of 1: written");
+}
+END_TEST
+
 static bool same_files(const char *a, const char *b) {
     char cmd[600];
     snprintf(cmd, sizeof cmd, "diff -r %s %s >/dev/null", a, b);
@@ -475,6 +485,7 @@ int main(void) {
     tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
     tcase_add_loop_test(t, every_format, 0, N_FORMATS);
     tcase_add_test(t, told_in_json);
+    tcase_add_test(t, progress_in_a_file);
     tcase_add_test(t, help_is_given);
     tcase_add_test(t, never_overwrites);
     tcase_add_test(t, goes_on_after_a_kill);
