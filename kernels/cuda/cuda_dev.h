@@ -129,7 +129,6 @@ struct cuda_step {
     uint32_t n_samples[2];         /* by source */
     uint32_t samples[2];           /* uint32_t[]: the plan's entries of a source, in plan order */
     uint32_t bytes;
-    uint32_t n_resets, resets;     /* uint32_t[]: slots to clear, with what they drew last */
     uint32_t zero;
 };
 
@@ -188,6 +187,7 @@ struct cuda_mid {
     uint32_t fa, ga, o;    /* KDA */
     uint32_t cq, attn;     /* MLA */
     uint32_t dense, shared; /* feed-forward: the dense layers', the shared experts' */
+    uint32_t eh;           /* draft layer: the next token's embedding, then the trunk's hidden */
 };
 
 /* Columns of z. */
@@ -212,7 +212,7 @@ struct cuda_run {
     uint32_t is_draft;  /* which table: 0 trunk, 1 draft */
     uint32_t rows;      /* bound of this graph's class: the launch is made for so many rows; kernels read the number.
                          * Bounds the samples of each source, too. */
-    uint32_t max_rows, max_samples, attn_splits, hc_splits, y_parts, mid_ld, wide_ld;
+    uint32_t max_rows, max_samples, attn_splits, hc_splits, y_parts, wide_ld;
     uint32_t attn_tile; /* list entries of a split; a multiple of CUDA_ATTN_TILE */
 };
 
@@ -220,8 +220,7 @@ struct cuda_run {
 /* Each enqueues its kernels on run->stream; the CUDA error of the first that failed, cudaSuccess otherwise. No
  * allocation, no synchronisation; all may be captured. */
 
-/* cuda_site.cu */
-cudaError_t cuda_reset_slots(const struct cuda_run *r); /* the step's resets: committed part to zero */
+/* cuda_site.cu, cuda_ends.cu */
 cudaError_t cuda_embed(const struct cuda_run *r, uint64_t table, const struct kern_store *store, uint64_t scale,
                        uint64_t global);
 cudaError_t cuda_site_in(const struct cuda_run *r, uint32_t site, int partials_done);

@@ -96,6 +96,7 @@ int cuda_mix_shape(const struct kern_config *cfg, const struct cuda_dims *d, str
     x.mid.attn = take(&x.mid.ld, d->mla_heads * d->v_dim, CUDA_PAD_K);
     x.mid.dense = take(&x.mid.ld, d->dense_width, CUDA_PAD_K);
     x.mid.shared = take(&x.mid.ld, d->shared_width, CUDA_PAD_K);
+    x.mid.eh = take(&x.mid.ld, cfg->model.n_draft ? 2 * d->hidden : 0, CUDA_PAD_K);
 
     mla = pad(d->mla_heads * (d->nope + d->rope) + d->index_heads * d->index_dim, CUDA_PAD_N);
     x.wide_ld = mla > 2 * d->kda_p ? mla : pad(2 * d->kda_p, CUDA_PAD_N);
