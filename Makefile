@@ -4,6 +4,8 @@
 #   O=DIR          build directory (default build, build-address, build-thread, build-fault)
 #   SAN=address    address + undefined behaviour sanitizers;  SAN=thread  thread sanitizer
 #   SAN=fuzzer     clang's libFuzzer with both of the first and planted faults (`make fuzz` sets it)
+#   GPU=cuda       with the CUDA backend (CUDA_ARCH="90 121", CUDA_HOME=/usr/local/cuda); O is build-cuda
+#   GPU=sim        with the CUDA backend on a simulated device, for tests; O is build-sim
 #   FAULTS=1       the mutation build: planted faults become run-time switches (GLMD_FAULT=name)
 #   CROSS=aarch64-linux-gnu-   cross build
 #   WERROR=1       warnings are errors (CI sets it)
@@ -19,7 +21,8 @@ VERSION := 0.1.0
 SAN     ?=
 FAULTS  ?=
 CROSS   ?=
-O       ?= build$(if $(SAN),-$(SAN))$(if $(FAULTS),-fault)$(if $(CROSS),-$(firstword $(subst -, ,$(CROSS))))
+GPU     ?= none
+O       ?= build$(if $(filter-out none,$(GPU)),-$(GPU))$(if $(SAN),-$(SAN))$(if $(FAULTS),-fault)$(if $(CROSS),-$(firstword $(subst -, ,$(CROSS))))
 prefix  ?= /usr/local
 libdir  ?= $(prefix)/lib
 DESTDIR ?=
@@ -48,6 +51,27 @@ SANF := -fsanitize=thread -fno-omit-frame-pointer
 else ifeq ($(SAN),fuzzer)
 SANF := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 endif
+# The CUDA backend: nvcc compiles .cu files, or g++ does against tests/cudasim, where a device is threads of this process.
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCH ?= 90 121
+NVCC      ?= $(CUDA_HOME)/bin/nvcc
+CXX       := $(CROSS)g++
+ifneq ($(filter-out none cuda sim,$(GPU)),)
+$(error GPU is "$(GPU)", known are none, cuda and sim)
+endif
+ifneq ($(GPU),none)
+GPU_ROOM := kernels/cuda
+endif
+ifeq ($(GPU),cuda)
+ifeq ($(shell command -v $(NVCC)),)
+$(error no CUDA compiler ($(NVCC)): install the CUDA toolkit, 13.0 or newer, and say where with CUDA_HOME)
+endif
+GPU_INC  := -isystem $(CUDA_HOME)/include
+GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
+else ifeq ($(GPU),sim)
+GPU_INC  := -Itests/cudasim
+GPU_LIBS := -lstdc++
+endif
 # FAULT(name) marks a planted fault; it is the constant 0 in every build but the mutation build.
 FAULTF  := $(if $(FAULTS)$(filter fuzzer,$(SAN)),-include tests/mutate/fault.h,'-DFAULT(name)=0')
 LDFLAGS ?=
@@ -59,7 +83,7 @@ pc_libs   = $(shell $(PKG_CONFIG) --libs $(1) 2>/dev/null)
 # ---------------------------------------------------------------------------------------------------
 # Rooms: a directory, the include directories it may use, and the packages it may use.
 # An include outside its row does not compile; `make layers` compares the graph with tests/layers.txt.
-ROOMS := ipc kernels kernels/host kernels/ref kernels/cpu kernels/script client client/tool \
+ROOMS := ipc kernels kernels/host kernels/ref kernels/cpu $(GPU_ROOM) kernels/script client client/tool \
          daemon/base daemon/loop daemon/conn daemon/emit daemon/prep daemon/mem daemon/model daemon/text \
          daemon/grammar daemon/sched daemon/cache daemon/spill daemon/engine daemon/main
 
@@ -68,6 +92,7 @@ inc_kernels        := kernels
 inc_kernels/host   := kernels kernels/host
 inc_kernels/ref    := kernels kernels/host kernels/ref
 inc_kernels/cpu    := kernels kernels/host kernels/cpu
+inc_kernels/cuda   := kernels kernels/host kernels/cuda
 inc_kernels/script := kernels kernels/host kernels/script
 inc_client         := client ipc
 inc_client/tool    := client client/tool
@@ -120,7 +145,8 @@ $(O)/obj/$(1)/%.o: $(1)/%.c Makefile
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(BASE) $$(CFLAGS) $(if $(SAN),-O1 $$(san_$$<),$(if $(filter kernels%,$(1)),-O3)) $$(WARN) $$(SANF) $$(FAULTF) $(addprefix -I,$(inc_$(1))) \
-	    $$(if $(pkg_$(1)),$$(call pc_cflags,$(pkg_$(1)))) $$(call isa_flags,$$<) -c -o $$@ $$<
+	    $$(if $(pkg_$(1)),$$(call pc_cflags,$(pkg_$(1)))) $$(call isa_flags,$$<) $(if $(filter kernels/cuda,$(1)),$$(GPU_INC)) \
+	    $(if $(filter kernels,$(1)),$$(if $$(GPU_ROOM),-DGLMD_CUDA)) -c -o $$@ $$<
 $(call room_lib,$(1)): $$(call obj,$$(call room_src,$(1)))
 	@mkdir -p $$(@D)
 	@rm -f $$@
@@ -128,12 +154,35 @@ $(call room_lib,$(1)): $$(call obj,$$(call room_src,$(1)))
 endef
 $(foreach r,$(ROOMS) daemon/tool,$(eval $(call room_rules,$(r))))
 
+CU_INC := $(addprefix -I,$(inc_kernels/cuda))
+ifeq ($(GPU),cuda)
+$(O)/obj/kernels/cuda/%.cu.o: kernels/cuda/%.cu Makefile
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP -MF $(@:.o=.d) $(if $(WERROR),-Werror all-warnings) $(FAULTF) $(CU_INC) \
+	    -Xcompiler -fPIC,-fvisibility=hidden,-pthread,-g \
+	    $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
+else ifeq ($(GPU),sim)
+$(O)/obj/kernels/cuda/%.cu.o: kernels/cuda/%.cu Makefile
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -DCUDA_SIM $(CFLAGS) -fPIC -fvisibility=hidden -fno-strict-aliasing \
+	    -ffp-contract=off -pthread -MMD -MP -Wall -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(FAULTF) $(GPU_INC) $(CU_INC) \
+	    -c -o $@ $<
+$(O)/obj/tests/cudasim/%.o: tests/cudasim/%.c Makefile
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(WARN) $(SANF) $(FAULTF) -Itests/cudasim -c -o $@ $<
+$(call room_lib,kernels/cuda): $(call obj,$(wildcard tests/cudasim/*.c))
+endif
+$(call room_lib,kernels/cuda): $(patsubst %.cu,$(O)/obj/%.cu.o,$(wildcard kernels/cuda/*.cu))
+
 libs_of = $(foreach r,$(1),$(call room_lib,$(r)))
-K_ROOMS := kernels kernels/host kernels/ref kernels/cpu kernels/script
+K_ROOMS := kernels kernels/host kernels/ref kernels/cpu $(GPU_ROOM) kernels/script
 E_ROOMS := daemon/engine daemon/cache daemon/spill daemon/grammar daemon/sched daemon/model daemon/mem daemon/text daemon/base $(K_ROOMS)
 D_ROOMS := daemon/conn daemon/prep daemon/emit daemon/loop ipc $(E_ROOMS)
 D_PKGS  := liburing libsystemd jansson
-group    = -Wl,--start-group $(1) -Wl,--end-group
+group    = -Wl,--start-group $(1) -Wl,--end-group $(GPU_LIBS)
 
 TOOLS := $(patsubst daemon/tool/%.c,%,$(wildcard daemon/tool/glm-*.c))
 BINS  := $(O)/glmd $(O)/glmctl $(addprefix $(O)/,$(TOOLS))
@@ -203,7 +252,7 @@ $(O)/glmd.pc: client/glmd.pc.in Makefile
 TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
 TEST_PKG := check jansson liburing libsystemd libpcre2-8
 # a cross build has no screen
-UNIT  := $(filter-out $(if $(CROSS),examples_window),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
+UNIT  := $(filter-out $(if $(CROSS),examples_window) $(if $(GPU_ROOM),,cuda_%),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 # Forked children stay away from Check (tests/lib/childcheck.h); temporary files go away (tests/lib/tmpleft.h).
 TLINK  = $(LINK) $(foreach s,_mark_point _ck_assert_failed srunner_run_all mkdtemp mkstemp,-Wl,--wrap=$(s))

@@ -64,7 +64,8 @@ struct kern_backend {
     int (*page_read)(struct kern *k, uint32_t page, void *dst);
     int (*page_write)(struct kern *k, uint32_t page, const void *src);
     int (*peek)(struct kern *k, uint32_t lane, enum kern_peek what, uint32_t row0, uint32_t n, float *dst);
-    int (*mem_alloc)(enum kern_mem cls, uint64_t bytes, struct kern_block *ret); /* NULL: host mapping */
+    /* NULL: host mapping */
+    int (*mem_alloc)(enum kern_mem cls, uint64_t bytes, struct kern_block *ret, char *err, size_t err_len);
     void (*mem_free)(enum kern_mem cls, struct kern_block *block);
     int (*mem_where)(enum kern_mem cls, uint64_t *ret_free, char *err, size_t err_len); /* NULL: the machine's */
 };
@@ -148,6 +149,7 @@ static inline uint32_t kern_vocab_owner(const struct kern *k, uint32_t id) {
 extern const struct kern_backend kern_ref_backend;
 extern const struct kern_backend kern_cpu_backend;
 extern const struct kern_backend kern_script_backend;
+extern const struct kern_backend kern_cuda_backend; /* in builds with GLMD_CUDA */
 
 static inline uint32_t kern_total_layers(const struct kern_model_desc *m) {
     return m->n_layers + m->n_draft;

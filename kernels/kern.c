@@ -10,8 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef GLMD_CUDA
+static const struct kern_backend *const backends[] = {&kern_ref_backend, &kern_cpu_backend, &kern_cuda_backend,
+                                                      &kern_script_backend};
+#define BACKENDS "ref, cpu, cuda and script"
+#else
 static const struct kern_backend *const backends[] = {&kern_ref_backend, &kern_cpu_backend,
                                                       &kern_script_backend};
+#define BACKENDS "ref, cpu and script, and cuda where it was built with GPU=cuda"
+#endif
 
 static _Thread_local char open_error[256];
 
@@ -19,8 +26,7 @@ static const struct kern_backend *find_backend(const char *name) {
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++)
         if (name && strcmp(backends[i]->name, name) == 0)
             return backends[i];
-    snprintf(open_error, sizeof(open_error), "backend \"%s\" is unknown; known are ref, cpu and script",
-             name ? name : "");
+    snprintf(open_error, sizeof(open_error), "backend \"%s\" is unknown; known are " BACKENDS, name ? name : "");
     return NULL;
 }
 
@@ -155,7 +161,8 @@ int kern_mem_alloc(const char *backend, enum kern_mem cls, uint64_t bytes, struc
     const struct kern_backend *b = find_backend(backend);
     if (!b)
         return -ENOENT;
-    return b->mem_alloc ? b->mem_alloc(cls, bytes, ret) : kern_host_alloc(bytes, ret);
+    open_error[0] = 0;
+    return b->mem_alloc ? b->mem_alloc(cls, bytes, ret, open_error, sizeof(open_error)) : kern_host_alloc(bytes, ret);
 }
 
 void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *block) {

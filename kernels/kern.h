@@ -2,7 +2,7 @@
 /* kern.h: the only outward header of kernels/. Plain C, no allocation, no logging, no knowledge of
  * daemons, files or sockets.
  *
- * A backend ("ref", "cpu", "script", later "cuda") computes one rank's share of a model. Everything it
+ * A backend ("ref", "cpu", "cuda", "script") computes one rank's share of a model. Everything it
  * needs is decided before the first token: kern_query() tells the bytes of each memory class, the caller
  * provides them, kern_open() places everything inside them, kern_pack() receives windows of checkpoint
  * tensors and writes the backend's own layout (nobody else knows a layout), kern_capture_*() records the
@@ -261,7 +261,8 @@ int kern_query(const char *backend, const struct kern_config *cfg, uint64_t ret_
 /* What a slot of comm needs for this configuration's exchanges; 0: there is one rank, or it cannot be cut. */
 uint64_t kern_comm_bytes(const struct kern_config *cfg);
 
-/* Memory of one class from where the backend wants it (host: anonymous mapping). -ENOMEM. */
+/* Memory of one class from where the backend wants it (host: anonymous mapping). -ENOMEM; a device backend has more to
+ * say in kern_open_error(), and -ENODEV where it has no device. */
 int kern_mem_alloc(const char *backend, enum kern_mem cls, uint64_t bytes, struct kern_block *ret);
 void kern_mem_free(const char *backend, enum kern_mem cls, struct kern_block *block);
 /* Where memory of a class lies. 0: in the machine's, as everything else; 1: in a device's own, of which *ret_free bytes
@@ -275,7 +276,7 @@ struct kern *kern_close(struct kern *k); /* NULL ok; returns NULL; joins threads
 
 const char *kern_name(const struct kern *k);       /* "ref", "cpu/avx2", … static storage */
 const char *kern_last_error(const struct kern *k); /* one sentence, valid until the next call; never NULL */
-const char *kern_open_error(void);                 /* the same for kern_query and kern_open; thread-local */
+const char *kern_open_error(void); /* the same for kern_query, kern_mem_alloc and kern_open; thread-local */
 
 /* The shape a part must have in this model; -ENOENT when the model has no such tensor (wrong layer kind, expert
  * out of range). ret_matrix: weight matrices are accepted as their store says and kept so; everything else (norms,

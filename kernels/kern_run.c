@@ -370,9 +370,12 @@ int kern_slot_write(struct kern *k, uint32_t slot, const void *src, uint64_t byt
     if (h.pos > k->cfg.max_context || h.has_last > 1 ||
         (h.last != KERN_NONE && h.last >= k->cfg.model.vocab_rows))
         return kern_error(k, "slot bytes with position %u, last token %u", h.pos, h.last), -EBADMSG;
+    /* first, because a device backend takes the token last drawn from here */
+    const struct kern_slot_info before = k->slots[slot];
+    k->slots[slot] = (struct kern_slot_info){.pos = h.pos, .last = h.last, .has_last = h.has_last};
     r = k->backend->slot_write(k, slot, (const char *)src + sizeof(h));
-    if (!r)
-        k->slots[slot] = (struct kern_slot_info){.pos = h.pos, .last = h.last, .has_last = h.has_last};
+    if (r)
+        k->slots[slot] = before;
     return r;
 }
 

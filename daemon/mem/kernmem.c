@@ -65,7 +65,7 @@ int mem_kern_alloc(struct mem_kern *m, struct xerr *e) {
             mem_account_give(m->account, cls, m->bytes[c]);
             memset(&m->block[c], 0, sizeof m->block[c]);
             xerr_set(e, r, "memory: %s: found no %llu bytes: %s", mem_class_name(cls),
-                     (unsigned long long)m->bytes[c], strerror(-r));
+                     (unsigned long long)m->bytes[c], *kern_open_error() ? kern_open_error() : strerror(-r));
         }
     }
     if (r < 0)
