@@ -270,7 +270,7 @@ int cuda_mix_shape(const struct kern_config *cfg, const struct cuda_dims *d, str
 /* cuda_kda.cu, cuda_mla.cu, cuda_index.cu: y part 0 */
 cudaError_t cuda_kda(const struct cuda_run *r);
 cudaError_t cuda_mla(const struct cuda_run *r);
-/* After the products of the layer's input and idx_qb: keys, pools, ring, scores, selection. */
+/* After the index queries were made and this step's pools written: scores, selection. */
 cudaError_t cuda_index(const struct cuda_run *r);
 
 /* cuda_head.cu, cuda_sample.cu */
