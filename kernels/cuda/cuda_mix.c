@@ -13,7 +13,6 @@ enum {
     MAX_LATENT = 2048,      /* a head group's queries lie in shared memory: 16 x 2 bytes a number */
     MAX_ROPE = 128,         /* frequencies are arguments of the kernels */
     MAX_INDEX_WORK = 32768, /* index heads x width: a row's queries as BF16 in shared memory */
-    MAX_POOLS = 1 << 18,    /* of a row: the chosen ones are a bit each in shared memory */
 };
 
 static int refuse(char *err, size_t err_len, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -43,7 +42,6 @@ static int check(const struct cuda_dims *d, char *err, size_t err_len) {
         {"kv_rank and rope_dim together", (uint64_t)d->kv_rank + d->rope, MAX_LATENT},
         {"rope_dim", d->rope, MAX_ROPE},
         {"index_heads times index_dim", (uint64_t)pad(d->index_heads, 8) * pad(d->index_dim, 32), MAX_INDEX_WORK},
-        {"max_context over index_kpool", d->index_heads ? d->max_pools : 0, MAX_POOLS},
     };
     for (size_t i = 0; i < sizeof(limit) / sizeof(limit[0]); i++)
         if (limit[i].value > limit[i].most)

@@ -4,8 +4,8 @@
  * The histogram of scores by their first 11 bits, which was counted with them, says in which bin the last chosen one
  * lies. Many blocks look at the row's scores once: what is in a better bin is chosen, what is in that bin is a
  * candidate. The block that is done last chooses among the candidates by the other 21 bits, then by id, and writes the
- * ids in order, out of one bit per pool. Places in the two lists depend on which block was faster; the result does
- * not. */
+ * ids in order, out of one bit per pool, a range of pools after another. Places in the two lists depend on which block
+ * was faster; the result does not. */
 #include "cuda_mla.cuh"
 
 enum {
@@ -13,6 +13,7 @@ enum {
     TOPK_WARPS = TOPK_THREADS / 32,
     TOPK_SHARE = 4096, /* scores of a block */
     TOPK_KEPT = 6144,  /* candidates whose bits and ids fit the shared memory */
+    TOPK_WORDS = 8192, /* bits of so many times 32 pools at a time */
 };
 
 struct topk_room {
@@ -21,7 +22,7 @@ struct topk_room {
     uint32_t bin, above; /* of the last chosen: its bin and how many are in better ones */
     uint32_t last;       /* this block is */
     uint32_t key[TOPK_KEPT], id[TOPK_KEPT];
-    uint32_t bits[1]; /* of the row's pools */
+    uint32_t bits[1]; /* of a range of the row's pools; as many words as the longest has, at most TOPK_WORDS */
 };
 
 /* What other blocks of this launch wrote. */
@@ -79,8 +80,8 @@ __device__ static void topk_bin(const uint32_t *hist, bool shared, uint32_t k, s
 /* This block's share of the scores. */
 __device__ static void topk_share(const struct mla_args &a, uint32_t group, uint32_t n, uint32_t bin) {
     const float *score = a.scores + (uint64_t)group * a.max_pools;
-    uint32_t *sure = a.sel + (uint64_t)(a.row0 + group) * a.sel_pools, *cand = a.cand + (uint64_t)group * a.max_pools;
-    uint32_t *count = a.hist + group * CUDA_HIST;
+    uint32_t *cand = a.cand + (uint64_t)group * a.max_pools, *count = a.hist + group * CUDA_HIST;
+    uint32_t *sure = cand + a.max_pools - 1; /* backwards: both lists together have the row's pools at most */
     const uint32_t lane = threadIdx.x % 32, below = (1u << lane) - 1;
     for (uint32_t at = 0; at < TOPK_SHARE; at += TOPK_THREADS) {
         const uint32_t i = blockIdx.x * TOPK_SHARE + at + threadIdx.x;
@@ -95,24 +96,37 @@ __device__ static void topk_share(const struct mla_args &a, uint32_t group, uint
         first[0] = __shfl_sync(MIX_ALL, first[0], 0);
         first[1] = __shfl_sync(MIX_ALL, first[1], 0);
         if (better >> lane & 1)
-            sure[first[0] + __popc(better & below)] = i;
+            *(sure - first[0] - __popc(better & below)) = i;
         if (equal >> lane & 1)
             cand[first[1] + __popc(equal & below)] = i;
     }
 }
 
-__device__ static __forceinline__ void topk_set(struct topk_room *room, uint32_t id) {
-    atomicOr(&room->bits[id / 32], 1u << id % 32);
+/* A range of pools, whose chosen ones are bits. */
+struct topk_range {
+    uint32_t first, words;
+};
+
+__device__ static __forceinline__ void topk_set(struct topk_room *room, const struct topk_range &r, uint32_t id) {
+    const uint32_t word = id / 32 - r.first / 32; /* wraps below the range */
+    if (word < r.words)
+        atomicOr(&room->bits[word], 1u << id % 32);
 }
 
-/* Of the bits set, only the first `want`. Words of a thread are neighbours. */
-__device__ static void topk_trim(struct topk_room *room, uint32_t words, uint32_t want) {
-    const uint32_t per = (words + TOPK_THREADS - 1) / TOPK_THREADS, lo = threadIdx.x * per;
-    uint32_t sum = 0, all;
-    for (uint32_t i = lo; i < lo + per && i < words; i++)
+/* Words of a thread are neighbours. */
+__device__ static __forceinline__ uint32_t topk_count(const struct topk_room *room, uint32_t lo, uint32_t hi) {
+    uint32_t sum = 0;
+    for (uint32_t i = lo; i < hi; i++)
         sum += __popc(room->bits[i]);
-    uint32_t before = topk_before(sum, room->warp, &all);
-    for (uint32_t i = lo; i < lo + per && i < words; i++) {
+    return sum;
+}
+
+/* Of the bits set, only the first `want`; returns how many are left. */
+__device__ static uint32_t topk_trim(struct topk_room *room, const struct topk_range &r, uint32_t want) {
+    const uint32_t per = (r.words + TOPK_THREADS - 1) / TOPK_THREADS, lo = min(threadIdx.x * per, r.words),
+                   hi = min(lo + per, r.words);
+    uint32_t all, before = topk_before(topk_count(room, lo, hi), room->warp, &all);
+    for (uint32_t i = lo; i < hi; i++) {
         uint32_t left = room->bits[i], kept = 0;
         for (; left && before < want; before++) {
             kept |= left & (0u - left);
@@ -121,17 +135,18 @@ __device__ static void topk_trim(struct topk_room *room, uint32_t words, uint32_
         room->bits[i] = kept;
     }
     __syncthreads();
+    return min(all, want);
 }
 
-__device__ static void topk_write(struct topk_room *room, uint32_t words, uint32_t *out) {
-    const uint32_t per = (words + TOPK_THREADS - 1) / TOPK_THREADS, lo = threadIdx.x * per;
-    uint32_t sum = 0, all;
-    for (uint32_t i = lo; i < lo + per && i < words; i++)
-        sum += __popc(room->bits[i]);
-    uint32_t at = topk_before(sum, room->warp, &all);
-    for (uint32_t i = lo; i < lo + per && i < words; i++)
+/* Ids of the bits set, ascending; returns how many. */
+__device__ static uint32_t topk_write(struct topk_room *room, const struct topk_range &r, uint32_t *out) {
+    const uint32_t per = (r.words + TOPK_THREADS - 1) / TOPK_THREADS, lo = min(threadIdx.x * per, r.words),
+                   hi = min(lo + per, r.words);
+    uint32_t all, at = topk_before(topk_count(room, lo, hi), room->warp, &all);
+    for (uint32_t i = lo; i < hi; i++)
         for (uint32_t left = room->bits[i]; left; left &= left - 1)
-            out[at++] = i * 32 + (uint32_t)__ffs((int)left) - 1;
+            out[at++] = r.first + i * 32 + (uint32_t)__ffs((int)left) - 1;
+    return all;
 }
 
 /* Candidate i: its id and the bits that its bin leaves open. */
@@ -139,6 +154,8 @@ struct topk_list {
     const uint32_t *id;
     const float *score;
     uint32_t n;
+    const uint32_t *sure; /* ids that are chosen whatever the candidates are, backwards */
+    uint32_t n_sure;
 };
 __device__ static __forceinline__ uint32_t topk_id(const struct topk_list &l, const struct topk_room *room,
                                                    uint32_t i) {
@@ -175,32 +192,43 @@ __device__ static uint32_t topk_last(const struct topk_list &l, struct topk_room
     return first;
 }
 
-__device__ static void topk_finish(const struct mla_args &a, uint32_t group, uint32_t n, struct topk_room *room) {
-    uint32_t *out = a.sel + (uint64_t)(a.row0 + group) * a.sel_pools, *count = a.hist + group * CUDA_HIST;
-    const uint32_t sure = topk_read(count + MLA_SURE), words = (n + 31) / 32;
-    const struct topk_list l = {a.cand + (uint64_t)group * a.max_pools, a.scores + (uint64_t)group * a.max_pools,
-                                topk_read(count + MLA_CAND)};
-    uint32_t want = a.sel_pools - sure;
-    for (uint32_t i = threadIdx.x; i < words; i += TOPK_THREADS)
+/* One range: those that equal the last one, of which the first `want` are taken, and all better ones. */
+__device__ static void topk_mark(const struct topk_list &l, struct topk_room *room, const struct topk_range &r,
+                                 uint32_t last, uint32_t *want) {
+    for (uint32_t i = threadIdx.x; i < r.words; i += TOPK_THREADS)
         room->bits[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < l.n; i += TOPK_THREADS)
+        if (topk_key(l, room, i) == last)
+            topk_set(room, r, topk_id(l, room, i));
+    __syncthreads();
+    *want -= topk_trim(room, r, *want);
+    for (uint32_t i = threadIdx.x; i < l.n; i += TOPK_THREADS)
+        if (topk_key(l, room, i) > last)
+            topk_set(room, r, topk_id(l, room, i));
+    for (uint32_t i = threadIdx.x; i < l.n_sure; i += TOPK_THREADS)
+        topk_set(room, r, topk_read(l.sure - i));
+    __syncthreads();
+}
+
+__device__ static void topk_finish(const struct mla_args &a, uint32_t group, uint32_t n, struct topk_room *room) {
+    uint32_t *count = a.hist + group * CUDA_HIST, *ids = a.cand + (uint64_t)group * a.max_pools;
+    uint32_t *out = a.sel + (uint64_t)(a.row0 + group) * a.sel_pools;
+    const struct topk_list l = {ids, a.scores + (uint64_t)group * a.max_pools, topk_read(count + MLA_CAND),
+                                ids + a.max_pools - 1, topk_read(count + MLA_SURE)};
+    uint32_t want = a.sel_pools - l.n_sure, written = 0;
     for (uint32_t i = threadIdx.x; l.n <= TOPK_KEPT && i < l.n; i += TOPK_THREADS) {
         room->id[i] = topk_read(l.id + i);
         room->key[i] = mla_order(l.score[room->id[i]]) & ((1u << MLA_BIN_SHIFT) - 1);
     }
     __syncthreads();
     const uint32_t last = topk_last(l, room, &want);
-    for (uint32_t i = threadIdx.x; i < l.n; i += TOPK_THREADS)
-        if (topk_key(l, room, i) == last)
-            topk_set(room, topk_id(l, room, i));
-    __syncthreads();
-    topk_trim(room, words, want);
-    for (uint32_t i = threadIdx.x; i < l.n; i += TOPK_THREADS)
-        if (topk_key(l, room, i) > last)
-            topk_set(room, topk_id(l, room, i));
-    for (uint32_t i = threadIdx.x; i < sure; i += TOPK_THREADS)
-        topk_set(room, topk_read(out + i));
-    __syncthreads();
-    topk_write(room, words, out);
+    for (struct topk_range r = {0, 0}; r.first < n; r.first += TOPK_WORDS * 32) {
+        r.words = min((n - r.first + 31) / 32, (uint32_t)TOPK_WORDS);
+        topk_mark(l, room, r, last, &want);
+        written += topk_write(room, r, out + written);
+        __syncthreads();
+    }
     for (uint32_t i = threadIdx.x; i < CUDA_HIST; i += TOPK_THREADS)
         count[i] = 0; /* for the next group, layer or step */
 }
@@ -229,6 +257,7 @@ __global__ void __launch_bounds__(TOPK_THREADS, 1) mla_topk(struct mla_args a) {
 
 cudaError_t mla_choose(const struct mla_args &a, cudaStream_t s) {
     const dim3 grid((a.max_pools + TOPK_SHARE - 1) / TOPK_SHARE, a.rows);
-    const size_t smem = offsetof(struct topk_room, bits) + (a.max_pools + 31) / 32 * sizeof(uint32_t);
+    const uint32_t words = (a.max_pools + 31) / 32;
+    const size_t smem = offsetof(struct topk_room, bits) + min(words, (uint32_t)TOPK_WORDS) * sizeof(uint32_t);
     return CUDA_LAUNCH(mla_topk, grid, dim3(TOPK_THREADS), smem, s, a);
 }
