@@ -428,6 +428,18 @@ int conf_load(struct conf *c, const char *file, struct xerr *err) {
     return r;
 }
 
+const char *conf_where(const struct conf *c, const char *section, const char *key, char *ret, size_t cap) {
+    const struct conf_row *row = find_row(section, key);
+    const char *origin = row ? c->origin[row - conf_rows] : NULL;
+    uint32_t line = row ? c->origin_line[row - conf_rows] : 0;
+
+    if (origin && line)
+        snprintf(ret, cap, "%s:%u", origin, line);
+    else
+        snprintf(ret, cap, "%s", origin ? origin : "default");
+    return ret;
+}
+
 int conf_check(const struct conf *c, struct xerr *err) {
     if (c->prefill_tokens % 64)
         return xerr_set(err, -EINVAL, "[Engine] PrefillTokens=%u is not a multiple of 64", c->prefill_tokens);

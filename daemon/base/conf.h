@@ -132,6 +132,9 @@ int conf_set(struct conf *c, const char *section, const char *key, const char *v
 /* What must hold between keys. */
 int conf_check(const struct conf *c, struct xerr *err);
 
+/* Where the value of a key comes from: "FILE:LINE", an option's name, or "default". */
+const char *conf_where(const struct conf *c, const char *section, const char *key, char *ret, size_t cap);
+
 /* Takes over the reloadable keys and the sections of users and groups of `from`; names (comma-separated) of
  * other keys that differ go to ret_restart, which is emptied first. Returns how many values changed. */
 int conf_reload(struct conf *c, struct conf *from, char *ret_restart, size_t cap);

@@ -92,7 +92,7 @@ void conf_print_default(FILE *f) {
 
 void conf_print_merged(const struct conf *c, FILE *f) {
     const char *section = "";
-    char value[CONF_PATH_MAX];
+    char value[CONF_PATH_MAX], where[CONF_PATH_MAX + 16];
 
     for (size_t i = 0; i < conf_n_rows; i++) {
         const struct conf_row *row = &conf_rows[i];
@@ -101,12 +101,7 @@ void conf_print_merged(const struct conf *c, FILE *f) {
             fprintf(f, "%s[%s]\n", *section ? "\n" : "", row->section);
             section = row->section;
         }
-        if (!c->origin[i])
-            fputs("# default\n", f);
-        else if (c->origin_line[i])
-            fprintf(f, "# %s:%u\n", c->origin[i], c->origin_line[i]);
-        else
-            fprintf(f, "# %s\n", c->origin[i]);
+        fprintf(f, "# %s\n", conf_where(c, row->section, row->key, where, sizeof where));
         conf_format((const uint8_t *)c + row->off, row, value, sizeof value);
         fprintf(f, "%s=%s\n", row->key, value);
     }

@@ -9,7 +9,9 @@
 
 #include "daemon.h"
 #include "log.h"
+#include "smaller.h"
 #include "synthetic.h"
+#include "traps.h"
 
 static const char usage[] =
     "Usage: glmd [OPTION]...\n"
@@ -132,6 +134,20 @@ static int add_path(struct daemon *d, const char *section, const char *key, cons
     return 0;
 }
 
+/* Words that the room of models knows: their sentences, behind the place they stand at. */
+static int check_words(const struct conf *c, struct xerr *err) {
+    struct xerr why = {0};
+    char where[CONF_PATH_MAX + 16];
+    const char *key = "Convert";
+    int r = FAULT(conf_words_unseen) ? 0 : model_smaller_words(c->convert, c->allow_four_bit_dense == 1, &why);
+
+    if (r == 0) {
+        key = "AllowLowPrecision";
+        r = model_allowed_words(c->allow_low_precision, &why);
+    }
+    return r < 0 ? xerr_set(err, r, "%s: %s", conf_where(c, "Model", key, where, sizeof where), why.msg) : 0;
+}
+
 int options_load_conf(struct daemon *d, struct conf *ret, struct xerr *err) {
     const char *run = getenv("XDG_RUNTIME_DIR");
     int r;
@@ -146,7 +162,7 @@ int options_load_conf(struct daemon *d, struct conf *ret, struct xerr *err) {
                      d->overrides[i].origin, err);
     if (r == 0)
         r = conf_check(ret, err);
-    return r;
+    return r < 0 ? r : check_words(ret, err);
 }
 
 static int check_config(struct daemon *d) {

@@ -101,9 +101,11 @@ static int convert_group(struct model_directory *d, size_t group, const struct k
                         GROUP[group].word);
 }
 
-int model_smaller(struct model_directory *d, const char *list, struct xerr *e) {
+/* d == NULL: the words alone. *ret_four: one of them makes four bits. */
+static int each_word(struct model_directory *d, const char *list, bool *ret_four, struct xerr *e) {
     const struct kern_store *to = NULL;
     uint32_t seen = 0;
+    bool four = false;
     struct show s;
 
     for (const char *p = list ? list : ""; *p;) {
@@ -118,11 +120,30 @@ int model_smaller(struct model_directory *d, const char *list, struct xerr *e) {
             return r;
         if (n && seen & 1u << group)
             return xerr_set(e, -EINVAL, "[Model] Convert: found %s twice, expected it once", GROUP[group].word);
-        if (n && (r = convert_group(d, group, to, e)) < 0)
+        if (n && d && (r = convert_group(d, group, to, e)) < 0)
             return r;
         seen |= n ? 1u << group : 0;
+        four = four || (n && to->format == KERN_INT4);
         p += n;
         p += strspn(p, ", ");
     }
+    *ret_four = four;
     return 0;
+}
+
+int model_smaller(struct model_directory *d, const char *list, struct xerr *e) {
+    bool four;
+
+    return each_word(d, list, &four, e);
+}
+
+int model_smaller_words(const char *list, bool four_bit, struct xerr *e) {
+    bool four;
+    int r = each_word(NULL, list, &four, e);
+
+    if (r == 0 && four && !four_bit)
+        r = xerr_set(e, -EPERM,
+                     "[Model] Convert: found int4, expected int8 or mxfp8: answers end early when anything but routed "
+                     "experts has four bits; [Model] AllowFourBitDense=yes takes it");
+    return r;
 }

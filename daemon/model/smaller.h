@@ -14,5 +14,8 @@
  * -EINVAL also: a word that is none, a group named twice, a part that stays as it is, a group without any matrix in
  * BF16. */
 int model_smaller(struct model_directory *d, const char *list, struct xerr *e);
+/* The words alone, before there is a checkpoint. four_bit: [Model] AllowFourBitDense, without which no word makes
+ * anything of four bits: every group lies outside of the routed experts. -EPERM then; -EINVAL as above. */
+int model_smaller_words(const char *list, bool four_bit, struct xerr *e);
 
 #endif

@@ -160,6 +160,12 @@ static int allowed_words(const char *list, uint32_t *ret, struct xerr *e) {
     return 0;
 }
 
+int model_allowed_words(const char *list, struct xerr *e) {
+    uint32_t bits;
+
+    return allowed_words(list, &bits, e);
+}
+
 static bool is_narrow(const struct model_tensor *t) {
     const struct kern_store *s = &t->k.store;
 

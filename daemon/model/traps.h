@@ -33,5 +33,7 @@ struct model_allow {
  * says what would allow it; -EINVAL: a word in `low_precision` that is none. dir: for the message. */
 int model_allowed(const char *dir, const struct model_config *cfg, const struct model_directory *d, uint32_t layers,
                   const struct model_allow *allow, struct xerr *e);
+/* -EINVAL: a word in `list` is none of MODEL_LOW_WORDS. */
+int model_allowed_words(const char *list, struct xerr *e);
 
 #endif

@@ -190,6 +190,83 @@ START_TEST(made_smaller_at_load) {
 }
 END_TEST
 
+/* Made smaller and cut: the matrices take what they take for one rank, and what the ranks keep of them is that and the
+ * scales that two of them need. */
+START_TEST(made_smaller_among_ranks) {
+    static const char conf[] = "[Model]\nConvert=shared:int8,mla:mxfp8 kda_in:int8,kda_o:mxfp8,lm_head:int8\nRanks=%d\n";
+    uint64_t one = 0, whole = 0;
+    char text[160];
+
+    ckpt_copy(&dir, "nano");
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        uint64_t all, weights;
+        json_t *root;
+
+        snprintf(text, sizeof text, conf, ranks);
+        ckpt_write(&dir, "glmd.conf", text, strlen(text));
+        ck_assert_msg(plan(dir.dir, ckpt_path(&dir, "glmd.conf")) == 0, "%d ranks: %s", ranks, p.err_text);
+        all = bytes_of(NULL, NULL);
+        root = json_loads(p.out_text, 0, NULL);
+        weights = (uint64_t)json_integer_value(json_object_get(root, "weight_bytes"));
+        ck_assert_uint_eq(json_array_size(json_object_get(root, "rank_bytes")), (size_t)ranks);
+        json_decref(root);
+        if (ranks == 1) {
+            one = all;
+            whole = weights;
+        }
+        ck_assert_uint_eq(all, one);
+        ck_assert_uint_eq(bytes_of("shared experts", "INT8 g128 (BF16)"), 6ull * 3 * 128 * 256 * 130 / 128);
+        /* a tenth of nano is on every rank, and of scales little */
+        ck_assert(weights >= whole && weights <= whole + whole * (uint64_t)(ranks - 1) / 8);
+    }
+}
+END_TEST
+
+/* ---- what the configuration says, before a checkpoint is looked at ---- */
+
+static const struct {
+    const char *conf, *says;
+} wrong_words[] = {
+    {"[Model]\nThreads=1\nConvert=sharde:int8\n",
+     "glmd.conf:3: [Model] Convert: found \"sharde\", expected words of: shared, dense, mla, kda_in, kda_o, lm_head"},
+    {"[Model]\nConvert=shared:int8,dense:int9\n",
+     "glmd.conf:2: [Model] Convert: found format \"int9\", expected one of: int8, int4, mxfp8"},
+    {"[Model]\nConvert=shared\n", "glmd.conf:2: [Model] Convert: found \"shared\", expected GROUP:FORMAT"},
+    {"[Model]\nConvert=mla:int8,mla:mxfp8\n", "glmd.conf:2: [Model] Convert: found mla twice"},
+    {"\n[Model]\nConvert=embed:int8\n", "glmd.conf:3: [Model] Convert: found embed, which stays"},
+    {"[Model]\nConvert=dense:int4\n", "glmd.conf:2: [Model] Convert: found int4, expected int8 or mxfp8"},
+    {"[Model]\nAllowLowPrecision=kv_b,heads\n",
+     "glmd.conf:2: [Model] AllowLowPrecision: found \"heads\", expected words of: embed, kv_b, indexer, kda_gates"},
+};
+
+START_TEST(words_refused) {
+    const char *argv[] = {GLMD, "--check-config", "--config", NULL, "--model", "/nowhere", NULL};
+
+    ckpt_empty(&dir);
+    ckpt_write(&dir, "glmd.conf", wrong_words[_i].conf, strlen(wrong_words[_i].conf));
+    argv[3] = ckpt_path(&dir, "glmd.conf");
+    for (int i = 0; i < 3; i++) { /* whatever is asked of it */
+        argv[1] = i == 0 ? "--check-config" : i == 1 ? "--plan" : "--foreground";
+        ck_assert_int_eq(runprog(&p, argv, NULL, false, NULL), 2);
+        ck_assert_msg(strstr(p.err_text, wrong_words[_i].says) != NULL, "%s", p.err_text);
+    }
+}
+END_TEST
+
+START_TEST(words_accepted) {
+    static const char conf[] = "[Model]\nConvert=shared:int8, dense:int4 ,\nAllowFourBitDense=yes\n"
+                               "AllowLowPrecision=kv_b, embed\n";
+    const char *argv[] = {GLMD, "--check-config", "--config", NULL, NULL};
+
+    ckpt_empty(&dir);
+    ckpt_write(&dir, "glmd.conf", conf, strlen(conf));
+    argv[3] = ckpt_path(&dir, "glmd.conf");
+    ck_assert_msg(runprog(&p, argv, NULL, false, NULL) == 0, "%s", p.err_text);
+    ck_assert(strstr(p.out_text, "glmd.conf:2\nConvert=shared:int8, dense:int4 ,\n") &&
+              strstr(p.out_text, "# default\nBackend=cpu\n"));
+}
+END_TEST
+
 /* A machine that is too small is told what it would take, and what is missing. */
 START_TEST(without_the_memory) {
     static const char conf[] = "[Memory]\nKeepFreeBytes=1000G\n";
@@ -251,6 +328,9 @@ int main(void) {
     tcase_add_test(tc, four_bits_elsewhere_must_be_allowed);
     tcase_add_test(tc, small_parts_must_be_allowed);
     tcase_add_test(tc, made_smaller_at_load);
+    tcase_add_test(tc, made_smaller_among_ranks);
+    tcase_add_loop_test(tc, words_refused, 0, sizeof wrong_words / sizeof *wrong_words);
+    tcase_add_test(tc, words_accepted);
     tcase_add_test(tc, gguf_alone);
     tcase_add_test(tc, without_the_memory);
     suite_add_tcase(s, tc);
