@@ -184,7 +184,8 @@ static int plan_axis(const struct kern_config *c, struct kern_shard *s, uint32_t
         return -EINVAL;
     }
     const struct way *first = refused_by(s, axis, &w);
-    for (uint32_t u = 2; first && u <= s->width[axis] / s->n_ranks + 1; u++) {
+    /* up to the largest unit that leaves the last rank something, if only a block that is not whole */
+    for (uint32_t u = 2; first && u <= (s->width[axis] - 1) / (s->n_ranks - 1); u++) {
         s->unit[axis] = u;
         if (!refused_by(s, axis, &w))
             return 0;

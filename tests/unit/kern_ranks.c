@@ -221,6 +221,29 @@ START_TEST(formats) {
 }
 END_TEST
 
+/* A block of 128 for one rank and 72 columns of the next one for the other. */
+START_TEST(blocks_that_are_not_whole) {
+    static const struct kern_store of[] = {
+        {.format = KERN_FP8, .scale = KERN_SCALE_F32, .block_rows = 128, .block_cols = 128},
+        {.format = KERN_INT8, .scale = KERN_SCALE_F32, .block_rows = 1, .block_cols = 128},
+        {.format = KERN_INT4, .scale = KERN_SCALE_F16, .block_rows = 1, .block_cols = 128},
+    };
+    struct kern_config cfg;
+    struct both x;
+    uint32_t used;
+    wide(&cfg);
+    cfg.model.dense_width = cfg.model.expert_width = 200;
+    km_layers(&cfg.model, "Kd Fm", NULL);
+    struct kern_store *stores = ks_stores(&cfg.model, &of[_i / 2], &used);
+    cfg.stores = stores;
+    ck_assert_uint_gt(used, 10);
+    open_both(&x, &cfg, backends[_i % 2], 2, 850 + (uint64_t)_i);
+    walk(&x, 851, _i % 2 ? 70 : 5, _i % 2 ? 66 : 3);
+    close_both(&x);
+    free(stores);
+}
+END_TEST
+
 /* ---- drawing ---- */
 
 /* Many sequences that draw, with every kind of cut, from their own last tokens: the same tokens on all ranks, and those
@@ -407,6 +430,7 @@ static Suite *suite(void) {
     tcase_add_loop_test(tc, plain_residuals_and_no_shared_expert, 0, 2);
     tcase_add_loop_test(tc, rotary_positions, 0, 2);
     tcase_add_loop_test(tc, formats, 0, 2 * N_STORED);
+    tcase_add_loop_test(tc, blocks_that_are_not_whole, 0, 6);
     tcase_add_loop_test(tc, drawn_tokens, 0, 2);
     tcase_add_loop_test(tc, bytes_of_shares, 0, 2);
     tcase_add_loop_test(tc, bytes_of_slots, 0, 2);

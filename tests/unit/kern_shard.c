@@ -347,6 +347,38 @@ START_TEST(strictest_matrix_decides) {
 }
 END_TEST
 
+/* Widths of any number of whole blocks and one that is not: as many ranks as blocks can always be served, each with
+ * something, none with more than a block more than another. */
+START_TEST(last_blocks_that_are_not_whole) {
+    static const struct kern_store of[] = {
+        {.format = KERN_FP8, .scale = KERN_SCALE_F32, .block_rows = 128, .block_cols = 128},
+        {.format = KERN_INT8, .scale = KERN_SCALE_F32, .block_rows = 1, .block_cols = 128},
+        {.format = KERN_INT4, .scale = KERN_SCALE_BF16, .block_rows = 1, .block_cols = 128},
+    };
+    struct kern_config cfg;
+    uint32_t used;
+    wide(&cfg);
+    cfg.model.kda_heads = cfg.model.mla_heads = 8;
+    km_layers(&cfg.model, "Nd", NULL);
+    struct kern_store *stores = ks_stores(&cfg.model, &of[_i], &used);
+    cfg.stores = stores;
+    ck_assert_uint_gt(used, 0);
+    for (uint32_t n = 2; n <= 8; n += n < 4 ? 1 : 4)
+        for (uint32_t w = (n - 1) * 128 + 2; w < 1100; w += 2) {
+            cfg.model.dense_width = w;
+            const struct kern_shard s = plan(&cfg, n);
+            const uint32_t most = kern_shard_most(&s, KERN_AXIS_DENSE), unit = s.unit[KERN_AXIS_DENSE];
+            for (uint32_t r = 0; r < n; r++) {
+                uint32_t at = kern_shard_at(&s, KERN_AXIS_DENSE, r), end = kern_shard_at(&s, KERN_AXIS_DENSE, r + 1);
+                ck_assert_msg(at < end && (at % 128 == 0 || at / 128 == (end - 1) / 128),
+                              "%u columns, rank %u of %u: %u to %u", w, r, n, at, end);
+                ck_assert(r + 1 == n || most <= end - at + unit); /* the last one's is what is left */
+            }
+        }
+    free(stores);
+}
+END_TEST
+
 /* A head's rows of q_b are those without and those with a position. */
 START_TEST(rotary_rows_go_with_their_head) {
     struct kern_config cfg;
@@ -403,6 +435,7 @@ static Suite *suite(void) {
     tcase_add_test(tc, more_ranks_than_heads);
     tcase_add_test(tc, widths_that_cut_a_block);
     tcase_add_loop_test(tc, strictest_matrix_decides, 0, 6);
+    tcase_add_loop_test(tc, last_blocks_that_are_not_whole, 0, 3);
     tcase_add_test(tc, rotary_rows_go_with_their_head);
     tcase_add_test(tc, scales_of_many_heads);
     suite_add_tcase(s, tc);
