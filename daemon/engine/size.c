@@ -348,7 +348,10 @@ int engine_size(struct engine *e, struct xerr *err) {
         return xerr_set(err, -EOVERFLOW, "context: found %u tokens, expected fewer: a step's plan would exceed "
                                          "4 GiB", context);
     if ((r = ranks_query(e->backend, &e->kc, (uint64_t[KERN_MEM_N]){ 0 }, &(uint64_t){ 0 })) < 0)
-        return xerr_set(err, r, "backend %s: %s", e->backend, kern_open_error());
+        return xerr_set(err, r, "backend %s: %s%s", e->backend, kern_open_error(),
+                        e->kc.n_ranks > 1 && e->opt.convert && *e->opt.convert
+                            ? ", or make less smaller with [Model] Convert"
+                            : "");
     if ((r = find_room(e, &budget, err)) < 0)
         return r;
     choose_slots(e, &budget);

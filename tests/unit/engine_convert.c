@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Weights made smaller while they are loaded: in memory they are, byte for byte, those of a pack that glm-pack wrote
- * in the same formats; the plan shows them; what must not be made smaller is refused by name. */
+ * in the same formats, on one rank and on several, which answer as one; the plan shows them; what must not be made
+ * smaller is refused by name. */
 #include <check.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,17 +12,20 @@
 #include "engine.h"
 #include "engine_priv.h"
 #include "packtest.h"
+#include "score.h"
 #include "traps.h"
 
 static const char *nano(void) {
     return ckpt_model("nano");
 }
 
-static struct engine *open_with(const char *dir, const char *convert, const char *backend, bool four_bit,
-                                struct xerr *err, int *ret) {
+static struct engine *open_ranks(const char *dir, const char *convert, const char *backend, uint32_t ranks,
+                                 bool four_bit, struct xerr *err, int *ret) {
     const struct engine_options opt = {.model = dir,
                                        .backend = backend,
                                        .threads = 2,
+                                       .ranks = ranks,
+                                       .score = true,
                                        .context_tokens = 512,
                                        .max_seqs = 1,
                                        .max_streams = 1,
@@ -32,10 +37,15 @@ static struct engine *open_with(const char *dir, const char *convert, const char
     return e;
 }
 
-static struct engine *loaded(const char *dir, const char *convert, const char *backend) {
+static struct engine *open_with(const char *dir, const char *convert, const char *backend, bool four_bit,
+                                struct xerr *err, int *ret) {
+    return open_ranks(dir, convert, backend, 1, four_bit, err, ret);
+}
+
+static struct engine *loaded(const char *dir, const char *convert, const char *backend, uint32_t ranks) {
     struct xerr err = {0};
     int r;
-    struct engine *e = open_with(dir, convert, backend, true, &err, &r);
+    struct engine *e = open_ranks(dir, convert, backend, ranks, true, &err, &r);
     ck_assert_msg(r >= 0 && (r = engine_load(e, NULL, NULL, &err)) >= 0, "%s: %s", dir, err.msg);
     return e;
 }
@@ -44,6 +54,21 @@ static struct engine *loaded(const char *dir, const char *convert, const char *b
 
 static const char *const FORMATS[] = {"int8", "int4", "mxfp8"};
 static const char *const GROUPS[] = {"shared", "dense", "mla", "kda", "lm_head"};
+
+/* Each rank has of matrices that were made smaller what it has of the same in a pack. */
+static void same_weights(const char *pack, const char *convert, const char *backend, uint32_t ranks) {
+    struct engine *a = loaded(pack, NULL, backend, ranks), *b = loaded(nano(), convert, backend, ranks);
+    ck_assert_uint_eq(b->ranks.n, ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        const struct mem_kern *of_a = &a->ranks.rank[r].mem, *of_b = &b->ranks.rank[r].mem;
+        uint64_t bytes = of_a->bytes[KERN_MEM_WEIGHTS];
+        ck_assert_uint_eq(of_b->bytes[KERN_MEM_WEIGHTS], bytes);
+        ck_assert_msg(!memcmp(of_a->block[KERN_MEM_WEIGHTS].base, of_b->block[KERN_MEM_WEIGHTS].base, bytes),
+                      "%s on %s, rank %u of %u: other weights than the pack's", convert, backend, r, ranks);
+    }
+    engine_close(a);
+    engine_close(b);
+}
 
 START_TEST(bytes_of_a_pack) {
     const char *word = FORMATS[_i], *backend = _i ? "cpu" : "ref", *more[20] = {NULL};
@@ -62,20 +87,58 @@ START_TEST(bytes_of_a_pack) {
     ck_assert_msg(packtest(nano(), packtest_out("pack"), word, more) == 0, "%s", packtest_prog.err_text);
     snprintf(convert, sizeof convert, "shared:%s,dense:%s, mla:%s kda_in:%s,kda_o:%s,lm_head:%s", word, word, word,
              word, word, word);
-    struct engine *a = loaded(packtest_out("pack"), NULL, backend), *b = loaded(nano(), convert, backend);
-    uint64_t bytes = a->ranks.bytes[KERN_MEM_WEIGHTS];
-    ck_assert_uint_eq(b->ranks.bytes[KERN_MEM_WEIGHTS], bytes);
+    for (uint32_t ranks = 1; ranks <= 4; ranks *= 2)
+        if (ranks < 4 || _i == 2)
+            same_weights(packtest_out("pack"), convert, backend, ranks);
+    struct engine *a = loaded(packtest_out("pack"), NULL, backend, 1), *b = loaded(nano(), convert, backend, 1);
     uint64_t resident = 0; /* what the plan and the log say */
     for (size_t i = 0; i < b->directory.n_tensors; i++)
         resident += b->directory.tensor[i].bytes;
     ck_assert_uint_eq(b->directory.resident, resident);
     ck_assert_uint_eq(b->directory.resident, a->directory.resident);
-    const void *of_a = a->ranks.rank[0].mem.block[KERN_MEM_WEIGHTS].base;
-    const void *of_b = b->ranks.rank[0].mem.block[KERN_MEM_WEIGHTS].base;
-    ck_assert_msg(!memcmp(of_a, of_b, bytes),
-                  "%s on %s: other weights than the pack's", word, backend);
     engine_close(a);
     engine_close(b);
+}
+END_TEST
+
+/* ---- several ranks ---- */
+
+enum { SCORED = 130 };
+
+/* Logits of the last id and what each is followed by; ids are the same at every call. */
+static void scores(uint32_t ranks, const char *backend, float *logits, uint32_t vocab, struct score_row row[SCORED]) {
+    static const char convert[] = "shared:int8,dense:mxfp8,mla:int8,kda_in:mxfp8,kda_o:int8,lm_head:int8";
+    uint32_t ids[SCORED];
+    struct xerr err = {0};
+    struct score_shape shape;
+    struct engine *e = loaded(nano(), convert, backend, ranks);
+    score_get_shape(e, &shape);
+    ck_assert_uint_eq(shape.vocab_rows, vocab);
+    for (uint32_t i = 0; i < SCORED; i++)
+        ids[i] = (i * 37 + 11) % 4000;
+    const struct score_query q = {.ids = ids, .n_ids = SCORED, .fed_tokens = 4};
+    const struct score_out out = {.rows = row, .logits_last = logits};
+    ck_assert_msg(score_prompt(e, &q, &out, &err) == 0, "%u ranks: %s", ranks, err.msg);
+    engine_close(e);
+}
+
+START_TEST(ranks_agree_with_one) {
+    enum { VOCAB = 4096 };
+    static float one[VOCAB], many[VOCAB];
+    static struct score_row row[2][SCORED];
+    const char *backend = _i ? "ref" : "cpu";
+    double largest = 0, worst = 0;
+    scores(1, backend, one, VOCAB, row[0]);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        largest = fmax(largest, fabs((double)one[i]));
+    for (uint32_t ranks = 2; ranks <= 4; ranks *= 2) {
+        scores(ranks, backend, many, VOCAB, row[1]);
+        for (uint32_t i = 0; i < VOCAB; i++)
+            worst = fmax(worst, fabs((double)many[i] - (double)one[i]));
+        for (uint32_t i = 0; i + 1 < SCORED; i++)
+            worst = fmax(worst, fabs((double)row[1][i].target - (double)row[0][i].target));
+    }
+    ck_assert_msg(largest > 1 && worst < 1e-4 * largest, "%s: %g apart, the largest is %g", backend, worst, largest);
 }
 END_TEST
 
@@ -136,6 +199,19 @@ START_TEST(refused) {
 }
 END_TEST
 
+/* The dense width of nano is 384, three groups of 128, which a checkpoint in BF16 does not have. */
+START_TEST(refused_among_ranks) {
+    struct xerr err = {0};
+    int r;
+    ck_assert_ptr_null(open_ranks(nano(), "kda_o:int8,dense:int8", _i ? "ref" : "cpu", 4, false, &err, &r));
+    ck_assert_int_eq(r, -EINVAL);
+    ck_assert_msg(strstr(err.msg, "layer 0 mlp.down_proj is stored as INT8 g128 (BF16)") &&
+                      strstr(err.msg, "384 columns (dense_width 384) be cut into 4 parts; start with fewer ranks") &&
+                      strstr(err.msg, "or make less smaller with [Model] Convert"),
+                  "%s", err.msg);
+}
+END_TEST
+
 START_TEST(refused_without_bf16) {
     static const char *const more[] = {"--part", "shared=int8", NULL};
     struct xerr err = {0};
@@ -153,8 +229,10 @@ int main(void) {
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
     tcase_add_loop_test(t, bytes_of_a_pack, 0, 3);
+    tcase_add_loop_test(t, ranks_agree_with_one, 0, 2);
     tcase_add_test(t, plan_shows_it);
     tcase_add_loop_test(t, refused, 0, sizeof REFUSALS / sizeof REFUSALS[0]);
+    tcase_add_loop_test(t, refused_among_ranks, 0, 2);
     tcase_add_test(t, refused_without_bf16);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
