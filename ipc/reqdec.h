@@ -52,11 +52,14 @@ struct reqdec_req {
     struct reqdec_str label; /* no control characters */
 };
 
+enum { REQDEC_REASON = 192 };
 struct reqdec_err {
     int code;           /* as returned */
     uint32_t offset;    /* in the payload: of the TLV, or of the first bad byte of a text */
     uint16_t type;      /* of that TLV, 0 when there is none */
-    const char *reason; /* static text for people, one sentence without full stop */
+    /* For people, without full stop, cut when longer: which option, as libglmd names it, what was found and what was
+     * expected. Nothing of a prompt but lengths and places. */
+    char reason[REQDEC_REASON];
 };
 
 /* Bytes of scratch that are always enough for a payload of len bytes under these limits. */

@@ -59,6 +59,6 @@ int prep_decode(struct prep_req *r, struct xerr *err) {
     ret = reqdec_decode(bytes, r->payload_len, &r->limits, r->features, r->dec_mem, mem, &r->dec, &why);
     if (ret < 0)
         return xerr_set(err, ret, "%s at byte %u of the request: %s", tlv_name(why.type), why.offset,
-                        why.reason ? why.reason : strerror(-ret));
+                        why.reason[0] ? why.reason : strerror(-ret));
     return 0;
 }

@@ -245,7 +245,7 @@ int ipc_fuzz_reqdec(const uint8_t *data, size_t size) {
     q = untouched;
     int r = reqdec_decode(payload, len, &l, features, mem, mem_bytes, &q, &e);
     if (r < 0) {
-        NEED(e.code == r && e.reason && e.reason[0] && e.offset <= len);
+        NEED(e.code == r && e.reason[0] && memchr(e.reason, 0, sizeof e.reason) && e.offset <= len);
         NEED(memcmp(&q, &untouched, sizeof(q)) == 0);
         goto out;
     }

@@ -30,7 +30,7 @@ int reqback(struct fake *f, struct reqback *ret, struct reqdec_err *ret_err) {
 void reqback_ok(struct fake *f, struct reqback *ret) {
     struct reqdec_err err = {0};
     int r = reqback(f, ret, &err);
-    ck_assert_msg(r == 0, "decode: %d, TLV %u at %u: %s", r, err.type, err.offset, err.reason ? err.reason : "");
+    ck_assert_msg(r == 0, "decode: %d, TLV %u at %u: %s", r, err.type, err.offset, err.reason);
 }
 
 void reqback_drop(struct reqback *b) {

@@ -33,8 +33,7 @@ static inline int decode(void) {
 /* The payload must be refused with this code, type and offset, and a reason that contains word. */
 static inline void refused_at(int line, int code, uint16_t type, uint32_t offset, const char *word) {
     int r = decode();
-    ck_assert_msg(r == code, "line %d: expected %d, found %d (%s)", line, code, r,
-                  err.reason ? err.reason : "-");
+    ck_assert_msg(r == code, "line %d: expected %d, found %d (%s)", line, code, r, err.reason);
     ck_assert_msg(err.code == code && strstr(err.reason, word), "line %d: reason is '%s'", line, err.reason);
     ck_assert_msg(err.type == type, "line %d: type is %u", line, err.type);
     ck_assert_msg(offset == UINT32_MAX || err.offset == offset, "line %d: offset is %u", line, err.offset);

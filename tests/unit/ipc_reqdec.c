@@ -66,7 +66,7 @@ START_TEST(raw_tokens) {
     REFUSED_AT(-EBADMSG, GLMW_TLV_TOKENS, 0, "whole number");
     limits.vocab_tokens = 999;
     tlv_put(&t, GLMW_TLV_TOKENS, ids, 12);
-    REFUSED_AT(-EINVAL, GLMW_TLV_TOKENS, 12, "vocabulary"); /* the offset of the id itself */
+    REFUSED_AT(-EINVAL, GLMW_TLV_TOKENS, 12, "found id 999, expected at most 998"); /* the offset of the id itself */
     limits = ipc_limits();
     tlv_put(&t, GLMW_TLV_TOKENS, ids, 4);
     tlv_put(&t, GLMW_TLV_TOKENS, ids, 4);
@@ -158,7 +158,7 @@ START_TEST(message_structure) {
     static const uint32_t roles[] = {0, 5, 0xffffffff};
     for (size_t i = 0; i < 3; i++) {
         tlv_msg(&t, roles[i]);
-        REFUSED(-EBADMSG, GLMW_TLV_MSG_BEGIN, "role");
+        REFUSED(-EBADMSG, GLMW_TLV_MSG_BEGIN, ", expected 1 (system), 2 (user), 3 (assistant) or 4 (tool)");
     }
     tlv_put(&t, GLMW_TLV_MSG_BEGIN, "\2\0\0\0\1\0\0\0", 8);
     REFUSED(-EBADMSG, GLMW_TLV_MSG_BEGIN, "reserved");
@@ -277,21 +277,54 @@ START_TEST(invalid_utf8_is_located) {
 }
 END_TEST
 
+/* Whatever byte of a request is wrong, its refusal repeats nothing of what people wrote, and ends. */
+START_TEST(refusals_hold_no_text) {
+    static const char *const texts[] = {"brief", "Lima", "weather", "tool.", "call-1", "18 C", "dry", "User",
+                                        "nightly", "High"};
+    static const uint8_t flips[] = {1, 0x80, 0xff};
+    unsigned refused = 0;
+    ipc_full_chat(&t);
+    for (size_t i = 0; i < t.len; i++)
+        for (size_t k = 0; k < sizeof(flips); k++) {
+            t.b[i] ^= flips[k];
+            if (decode() < 0) {
+                refused++;
+                ck_assert(err.reason[0] && memchr(err.reason, 0, sizeof(err.reason)));
+                for (size_t j = 0; j < sizeof(texts) / sizeof(texts[0]); j++)
+                    ck_assert_msg(!strstr(err.reason, texts[j]), "byte %zu: %s", i, err.reason);
+            }
+            t.b[i] ^= flips[k];
+        }
+    ck_assert_uint_gt(refused, 500);
+}
+END_TEST
+
 START_TEST(images) {
-    static const struct glmw_tlv_image bad[] = {
-        {0, 1, 0, 0, 0}, {3, 1, 0, 0, 0}, {1, 0, 0, 0, 0}, {1, 4, 0, 0, 0}, {1, 3, 1, 1, 0},
-        {1, 1, 1, 0, 0}, {1, 1, 0, 1, 0}, {1, 1, 0, 0, 5}, {2, 1, 0, 0, 5}, /* bulk with bytes behind it */
+    static const struct {
+        struct glmw_tlv_image i;
+        const char *says;
+    } bad[] = {
+        {{0, 1, 0, 0, 0}, "picture: found source 0, expected 1 (inline) or 2 (bulk)"},
+        {{3, 1, 0, 0, 0}, "picture: found source 3"},
+        {{1, 0, 0, 0, 0}, "picture: found format 0, expected 1 (PNG), 2 (JPEG) or 3 (RGB8)"},
+        {{1, 4, 0, 0, 0}, "picture: found format 4"},
+        {{1, 3, 1, 1, 0}, "picture: found RGB8 inline"},
+        {{1, 1, 1, 0, 0}, "picture: found a size of 1 x 0, expected 0 x 0"},
+        {{1, 1, 0, 1, 0}, "picture: found a size of 0 x 1, expected 0 x 0"},
+        {{1, 1, 0, 0, 5}, "picture: found bulk object 5 with an inline one, expected 0"},
+        {{2, 1, 0, 0, 5}, "picture: found 1 bytes behind its header, expected none"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         tlv_msg(&t, GLMW_ROLE_USER);
-        tlv_put2(&t, GLMW_TLV_PART_IMAGE, 0, &bad[i], sizeof(bad[i]), "x", 1);
-        REFUSED(-EBADMSG, GLMW_TLV_PART_IMAGE, "malformed");
+        tlv_put2(&t, GLMW_TLV_PART_IMAGE, 0, &bad[i].i, sizeof(bad[i].i), "x", 1);
+        REFUSED(-EBADMSG, GLMW_TLV_PART_IMAGE, bad[i].says);
     }
     static const struct glmw_tlv_image bare[] = {{1, 1, 0, 0, 0}, {2, 3, 0, 4, 5}, {2, 3, 4, 0, 5}};
     for (size_t i = 0; i < 3; i++) {
         tlv_msg(&t, GLMW_ROLE_USER);
         tlv_put(&t, GLMW_TLV_PART_IMAGE, &bare[i], sizeof(bare[i]));
-        REFUSED(-EBADMSG, GLMW_TLV_PART_IMAGE, "malformed");
+        REFUSED(-EBADMSG, GLMW_TLV_PART_IMAGE,
+                i ? "expected both above 0" : "picture: found 0 bytes behind its header, expected the file");
     }
     tlv_msg(&t, GLMW_ROLE_USER);
     tlv_put(&t, GLMW_TLV_PART_IMAGE, "1234567", 8);
@@ -305,27 +338,27 @@ START_TEST(limits_hold) {
     memset(long_text, 'l', sizeof(long_text));
     for (unsigned i = 0; i <= limits.max_messages; i++)
         user("x");
-    REFUSED(-EMSGSIZE, GLMW_TLV_MSG_BEGIN, "more messages");
+    REFUSED(-EMSGSIZE, GLMW_TLV_MSG_BEGIN, "found more messages than the ");
     tlv_msg(&t, GLMW_ROLE_USER);
     for (unsigned i = 0; i <= limits.max_parts; i++)
         tlv_text(&t, GLMW_TLV_PART_TEXT, "x");
-    REFUSED(-EMSGSIZE, GLMW_TLV_PART_TEXT, "more message parts");
+    REFUSED(-EMSGSIZE, GLMW_TLV_PART_TEXT, "found more message parts than the ");
     for (unsigned i = 0; i <= limits.max_tools; i++)
         tlv_text(&t, GLMW_TLV_TOOL_DEF, "{}");
-    REFUSED(-EMSGSIZE, GLMW_TLV_TOOL_DEF, "more tools");
+    REFUSED(-EMSGSIZE, GLMW_TLV_TOOL_DEF, "tool: found more than 3, ");
     for (unsigned i = 0; i <= limits.max_stops; i++)
         tlv_text(&t, GLMW_TLV_STOP, "x");
-    REFUSED(-EMSGSIZE, GLMW_TLV_STOP, "more stop strings");
+    REFUSED(-EMSGSIZE, GLMW_TLV_STOP, "stop: found more than ");
     tlv_put(&t, GLMW_TLV_STOP, long_text, limits.max_stop_bytes + 1);
-    REFUSED(-EMSGSIZE, GLMW_TLV_STOP, "longer");
+    REFUSED(-EMSGSIZE, GLMW_TLV_STOP, "bytes, expected at most ");
     tlv_put(&t, GLMW_TLV_STOP, long_text, 0);
     REFUSED(-EBADMSG, GLMW_TLV_STOP, "empty");
     tlv_put(&t, GLMW_TLV_TOOL_DEF, long_text, 0);
     REFUSED(-EBADMSG, GLMW_TLV_TOOL_DEF, "empty");
     tlv_put(&t, GLMW_TLV_LOGIT_BIAS, b, sizeof(b));
-    REFUSED(-EMSGSIZE, GLMW_TLV_LOGIT_BIAS, "more logit biases");
+    REFUSED(-EMSGSIZE, GLMW_TLV_LOGIT_BIAS, "logit_bias: found 5, expected at most 4");
     tlv_put(&t, GLMW_TLV_LABEL, long_text, 65);
-    REFUSED(-EMSGSIZE, GLMW_TLV_LABEL, "64");
+    REFUSED(-EMSGSIZE, GLMW_TLV_LABEL, "label: found 65 bytes, expected at most 64");
     for (uint16_t type = GLMW_TLV_TOOL_CHOICE; type <= GLMW_TLV_CHAT; type++) {
         /* what may come once is refused the second time */
         struct tlvbuf whole;
@@ -342,7 +375,7 @@ START_TEST(limits_hold) {
             }
             off += n;
         }
-        REFUSED(-EBADMSG, type, "repeated");
+        REFUSED(-EBADMSG, type, "found a second time, expected once");
     }
     limits.max_payload_bytes = 32;
     limits.max_bulk_bytes = 0;
@@ -380,6 +413,7 @@ int main(void) {
     tcase_add_test(tc, roles_and_parts);
     tcase_add_test(tc, calls_and_results);
     tcase_add_test(tc, invalid_utf8_is_located);
+    tcase_add_test(tc, refusals_hold_no_text);
     tcase_add_test(tc, images);
     tcase_add_test(tc, limits_hold);
     tcase_add_test(tc, memory_is_the_callers);
