@@ -104,7 +104,8 @@ const struct conf_row conf_rows[] = {
 
     {"IPC", "Socket", CONF_T_PATH, AT(socket_path), .def = "/run/glmd/glmd.sock",
      .doc = "Path of the listening socket. Not used when the service manager passes the socket. A daemon "
-            "started by an ordinary user without this key uses $XDG_RUNTIME_DIR/glmd/glmd.sock."},
+            "started by an ordinary user without this key uses $XDG_RUNTIME_DIR/glmd/glmd.sock. The directory of the "
+            "default, /run/glmd or that one, is made when it is missing; every other must be there."},
     {"IPC", "SocketGroup", CONF_T_STRING, AT(socket_group), .def = "",
      .doc = "Group that may connect. Empty leaves the group of the daemon."},
     {"IPC", "IOBackend", CONF_T_WORD, AT(io_backend), .def = "auto", .words = io_words,

@@ -19,8 +19,11 @@
 
 enum { BACKLOG = 64, DYING_LISTENER_MS = 2000 };
 
-static int make_parent(const char *path, struct xerr *err) {
+/* A directory that is missing is a path mistyped more often than a wish. The daemon's own goes with the boot, and what
+ * made it (RuntimeDirectory=, tmpfiles) does not run for everybody. */
+static int see_to_parent(const char *path, const char *own_dir, struct xerr *err) {
     char dir[CONF_PATH_MAX];
+    struct stat st;
     char *slash;
 
     snprintf(dir, sizeof dir, "%s", path);
@@ -28,8 +31,16 @@ static int make_parent(const char *path, struct xerr *err) {
     if (!slash || slash == dir)
         return 0;
     *slash = 0;
+    if (strcmp(dir, own_dir) != 0 && !FAULT(conn_makes_any_directory)) {
+        if (stat(dir, &st) == 0 || errno == EACCES) /* the lock file tells what is wrong with it */
+            return 0;
+        return xerr_set(err, -errno,
+                        "socket directory %s: %s; expected a directory: create it, or choose another with --socket "
+                        "(only %s is made when it is missing)",
+                        dir, strerror(errno), own_dir);
+    }
     if (mkdir(dir, 0755) == 0) {
-        log_notice("made the directory %s for the socket", dir); /* a path may be mistyped */
+        log_notice("made the directory %s for the socket", dir);
         return 0;
     }
     if (errno == EEXIST)
@@ -242,7 +253,7 @@ static int bind_and_listen(const char *path, const char *group, int *ret_fd, str
     return 0;
 }
 
-int server_listen_path(struct server *s, const char *path, const char *group, struct xerr *err) {
+int server_listen_path(struct server *s, const char *path, const char *own_dir, const char *group, struct xerr *err) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     struct stat st;
     int fd = -1, r;
@@ -254,7 +265,7 @@ int server_listen_path(struct server *s, const char *path, const char *group, st
                         path, strlen(path), sizeof sa.sun_path - 2);
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     snprintf(s->socket_path, sizeof s->socket_path, "%s", path);
-    r = make_parent(path, err);
+    r = see_to_parent(path, own_dir, err);
     if (r == 0)
         r = take_lock(s, err);
     if (r == 0)

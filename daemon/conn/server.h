@@ -32,8 +32,9 @@ int server_new(const struct server_options *opt, struct server **ret);
 struct server *server_free(struct server *s);
 
 /* Creates and locks the socket. A second daemon on the same path is refused; a socket left by one that died
- * is removed. group "" leaves the process's group. */
-int server_listen_path(struct server *s, const char *path, const char *group, struct xerr *err);
+ * is removed. group "" leaves the process's group. The directory must be there already, but for own_dir, which is made
+ * when it is missing and whose parent must be there. */
+int server_listen_path(struct server *s, const char *path, const char *own_dir, const char *group, struct xerr *err);
 int server_listen_fd(struct server *s, int fd, struct xerr *err); /* from the service manager; takes fd */
 
 /* What new connections are offered, and what open ones are told by NOTICE. */

@@ -29,6 +29,7 @@ struct daemon {
     const char *conf_file;
     struct override overrides[MAX_OVERRIDES];
     uint32_t n_overrides;
+    char own_dir[CONF_PATH_MAX]; /* of the socket that is used when none is named */
     bool plan, json; /* --plan, --json: print what would be loaded, and exit */
 
     struct loop *loop;

@@ -156,7 +156,7 @@ static int listen_somewhere(struct daemon *d, struct xerr *err) {
     if (n == 1)
         n = server_listen_fd(d->server, SD_LISTEN_FDS_START, err);
     else
-        n = server_listen_path(d->server, d->conf.socket_path, d->conf.socket_group, err);
+        n = server_listen_path(d->server, d->conf.socket_path, d->own_dir, d->conf.socket_group, err);
     /* a large model loads for minutes; who waits wants to know for what and where */
     if (n >= 0)
         log_notice("listening on %s, loading %s",

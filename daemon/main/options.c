@@ -156,6 +156,8 @@ int options_load_conf(struct daemon *d, struct conf *ret, struct xerr *err) {
     /* an ordinary user cannot write to /run; a file or an option still wins */
     if (geteuid() != 0 && run && run[0] == '/')
         snprintf(ret->socket_path, sizeof ret->socket_path, "%.900s/glmd/glmd.sock", run);
+    snprintf(d->own_dir, sizeof d->own_dir, "%s", ret->socket_path);
+    *strrchr(d->own_dir, '/') = 0;
     r = conf_load(ret, d->conf_file, err);
     for (uint32_t i = 0; i < d->n_overrides && r == 0; i++)
         r = conf_set(ret, d->overrides[i].section, d->overrides[i].key, d->overrides[i].value,

@@ -193,7 +193,8 @@ END_TEST
 /* Made smaller and cut: the matrices take what they take for one rank, and what the ranks keep of them is that and the
  * scales that two of them need. */
 START_TEST(made_smaller_among_ranks) {
-    static const char conf[] = "[Model]\nConvert=shared:int8,mla:mxfp8 kda_in:int8,kda_o:mxfp8,lm_head:int8\nRanks=%d\n";
+    static const char conf[] =
+        "[Model]\nConvert=shared:int8,mla:mxfp8 kda_in:int8,kda_o:mxfp8,lm_head:int8\nRanks=%d\n";
     uint64_t one = 0, whole = 0;
     char text[160];
 

@@ -4,7 +4,9 @@
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clienttest.h"
@@ -114,22 +116,58 @@ START_TEST(cut_by_the_context) {
 }
 END_TEST
 
-/* A directory that a mistyped path made is not found by surprise. */
-START_TEST(made_directory_is_told) {
-    char text[160], sub[80];
+/* ---- the socket's directory ---- */
 
+static void socket_in(const char *sub) {
     daemonfix_init(&f);
     daemonfix_script(&f, "vocab 100\nrequest\ntokens 11\n");
-    snprintf(sub, sizeof sub, "%s/sub", f.dir);
-    snprintf(f.socket, sizeof f.socket, "%s/glmd.sock", sub);
+    snprintf(f.socket, sizeof f.socket, "%s/%s/glmd.sock", f.dir, sub);
+}
+
+/* A mistyped path makes no directory, whoever mistypes it. */
+START_TEST(missing_directory_is_not_made) {
+    static const char *const subs[] = {"sub", "sub/glmd", "script"}; /* the last one is a file */
+    char text[200];
+
+    socket_in(subs[_i]);
+    if (_i == 2)
+        snprintf(f.socket, sizeof f.socket, "%.80s/glmd.sock", f.script);
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 1);
+    snprintf(text, sizeof text, "socket directory %s/%s: No such file or directory; expected a directory: create it",
+             f.dir, subs[_i]);
+    if (_i == 2)
+        snprintf(text, sizeof text, "glmd.sock.lock cannot be opened: Not a directory");
+    ck_assert_msg(strstr(daemonfix_log(&f), text) != NULL, "%s", daemonfix_log(&f));
+    snprintf(text, sizeof text, "%s/sub", f.dir);
+    ck_assert_int_lt(access(text, F_OK), 0);
+    daemonfix_done(&f);
+}
+END_TEST
+
+/* The directory of a user's own default is made, and said; its parent is not. */
+START_TEST(own_directory_is_made) {
+    char text[160], sub[80];
+
+    socket_in("glmd");
+    snprintf(sub, sizeof sub, "%s/glmd", f.dir);
+    f.uid = geteuid() ? 0 : 65534;
+    ck_assert(geteuid() || (chown(f.dir, f.uid, (gid_t)-1) == 0 && chmod(f.dir, 0711) == 0));
+    ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", f.dir, 1), 0);
     daemonfix_start(&f, NULL);
     snprintf(text, sizeof text, "made the directory %s for the socket", sub);
     ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), text));
     daemonfix_stop(&f);
-    unlink(f.socket);
     snprintf(text, sizeof text, "%s.lock", f.socket);
     unlink(text);
     ck_assert_int_eq(rmdir(sub), 0);
+    snprintf(text, sizeof text, "%s/run", f.dir);
+    ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", text, 1), 0);
+    snprintf(f.socket, sizeof f.socket, "%s/run/glmd/glmd.sock", f.dir);
+    daemonfix_spawn(&f, NULL);
+    ck_assert_int_eq(daemonfix_wait(&f, 20000), 1);
+    ck_assert_ptr_nonnull(strstr(daemonfix_log(&f), "/run/glmd cannot be made: No such file or directory"));
+    ck_assert_int_eq(unsetenv("XDG_RUNTIME_DIR"), 0);
     daemonfix_done(&f);
 }
 END_TEST
@@ -141,6 +179,7 @@ int main(void) {
     tcase_add_test(t, pushes_nothing_out);
     tcase_add_test(t, guesses_hide_no_fault);
     tcase_add_test(t, cut_by_the_context);
-    tcase_add_test(t, made_directory_is_told);
+    tcase_add_loop_test(t, missing_directory_is_not_made, 0, 3);
+    tcase_add_test(t, own_directory_is_made);
     return ct_main(s);
 }
