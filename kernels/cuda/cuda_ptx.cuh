@@ -296,7 +296,7 @@ __device__ static __forceinline__ void ptx_mma_bf16(float d[4], const uint32_t a
     struct ptx_sim_mma m = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
     cudasim_warp_all(&m, ptx_sim_mma_all<true>);
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -308,7 +308,7 @@ __device__ static __forceinline__ void ptx_mma_f16(float d[4], const uint32_t a[
     struct ptx_sim_mma m = {d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
     cudasim_warp_all(&m, ptx_sim_mma_all<false>);
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
