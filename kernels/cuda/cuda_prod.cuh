@@ -25,7 +25,7 @@ struct prod_job {
     uint32_t first_block, tile_blocks; /* of one pass over the rows */
     uint32_t n, tiles, chunks, heads, split_log;
     uint32_t scale_kind, groups, block_rows, block_cols; /* block_rows 0: a scale a row; block_cols a multiple of 16 */
-    uint32_t k_pad, bits, mul, add; /* EXL3 */
+    uint32_t k_pad, format, bits, mul, add; /* the last three: EXL3 */
     /* rows: those of the table, or entries of items (cuda_lane.items) */
     const uint32_t *items, *item_rows;
     const uint16_t *x;
