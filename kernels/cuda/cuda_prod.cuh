@@ -25,15 +25,16 @@ struct prod_job {
     uint32_t first_block, tile_blocks; /* of one pass over the rows */
     uint32_t n, tiles, chunks, heads, split_log;
     uint32_t scale_kind, groups, block_rows, block_cols; /* block_rows 0: a scale a row; block_cols a multiple of 16 */
-    uint32_t k_pad, format, bits, mul, add; /* the last three: EXL3 */
-    /* rows: those of the table, or entries of items (cuda_lane.items) */
-    const uint32_t *items, *item_rows;
+    uint32_t k_pad, format, bits, mul1, mul, add; /* the last four: EXL3 */
+    /* rows: those of the table, or *count of them, or entries of items (cuda_lane.items) */
+    const uint32_t *count, *items, *item_rows;
     const uint16_t *x;
     uint32_t ldx, head_ldx, x_div; /* entry e reads row e / x_div */
     float *out; /* one of them */
     uint16_t *out16;
     uint32_t ldo, ld_place, out_div, out_at, head_ldo; /* entry e: row e / out_div, place e % out_div */
-    const float *weight; /* by entry; NULL: 1 */
+    const uint32_t *place; /* by entry: the row of out; NULL: the same */
+    const float *weight;   /* by entry; NULL: 1 */
     float limit; /* of the gate */
 };
 
@@ -110,7 +111,7 @@ __device__ static __forceinline__ struct prod_rows prod_rows_of(const struct pro
         }
         return r;
     }
-    uint32_t n = a.step->n_rows[a.is_draft];
+    uint32_t n = j.count ? *j.count : a.step->n_rows[a.is_draft];
     r.first = pass * 8 * NB;
     if (r.first < n)
         r.n = n - r.first < 8 * NB ? n - r.first : 8 * NB;
@@ -132,7 +133,8 @@ __device__ static __forceinline__ float prod_swiglu(float g, float u, float limi
 
 __device__ static __forceinline__ void prod_store(const struct prod_job &j, uint32_t entry, uint32_t head, uint32_t n,
                                                   float v) {
-    size_t at = (size_t)(entry / j.out_div) * j.ldo + (size_t)(entry % j.out_div) * j.ld_place + j.out_at +
+    const uint32_t row = j.place ? j.place[entry] : entry / j.out_div;
+    size_t at = (size_t)row * j.ldo + (size_t)(entry % j.out_div) * j.ld_place + j.out_at +
                 (size_t)head * j.head_ldo + n;
     if (j.weight)
         v *= j.weight[entry];
@@ -193,7 +195,7 @@ __device__ static __forceinline__ void prod_outputs(const struct prod_job &j, co
             v[t] = 0;
             for (uint32_t s = 0; s < split; s++)
                 v[t] += sums[((((group << j.split_log) + s) * T + t) * 8 * NB + col) * PROD_LD + n];
-            v[t] *= F::factor(j, t, r.expert, entry);
+            v[t] *= F::factor(j, t, r.expert, entry, head);
         }
         prod_store(j, entry, head, row, T == 2 ? prod_swiglu(v[0], v[T - 1], j.limit) : v[0]);
     }
@@ -261,6 +263,6 @@ template <class F> static cudaError_t prod_start(const struct prod_args &a, uint
 }
 
 typedef cudaError_t prod_start_fn(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s);
-prod_start_fn prod_bf16, prod_fp8, prod_int8, prod_nvfp4, prod_turned, prod_exl3;
+prod_start_fn prod_bf16, prod_fp8, prod_int8, prod_nvfp4, prod_turned, prod_exl3, prod_exl3_turned;
 
 #endif

@@ -29,7 +29,7 @@ struct prod_of_bf16 {
         }
     }
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
-    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t) { return 1.0f; }
+    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t, uint32_t) { return 1.0f; }
 };
 
 cudaError_t prod_bf16(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s) {

@@ -77,7 +77,7 @@ template <class C> struct prod_of_bytes {
     template <int NB> __device__ static __forceinline__ void finish(state<NB> &s, float acc[NB][4]) {
         s.seen.template finish<NB>(acc);
     }
-    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t) { return 1.0f; }
+    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t, uint32_t) { return 1.0f; }
 };
 
 #endif

@@ -45,7 +45,7 @@ struct prod_of_nvfp4 {
         }
     }
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
-    __device__ static __forceinline__ float factor(const struct prod_job &j, int side, uint32_t expert, uint32_t) {
+    __device__ static __forceinline__ float factor(const struct prod_job &j, int side, uint32_t expert, uint32_t, uint32_t) {
         const struct prod_side &s = j.side[side];
         return *(const float *)((const char *)s.global + expert * s.stride) * 256.0f;
     }

@@ -61,6 +61,15 @@ __device__ static __forceinline__ uint32_t ptx_shf_r(uint32_t lo, uint32_t hi, u
 #endif
 }
 
+/* The upper word of hi:lo << n, n taken modulo 32. */
+__device__ static __forceinline__ uint32_t ptx_shf_l(uint32_t lo, uint32_t hi, uint32_t n) {
+#ifdef CUDA_SIM
+    return (uint32_t)(((uint64_t)hi << 32 | lo) << (n & 31) >> 32);
+#else
+    return __funnelshift_l(lo, hi, n);
+#endif
+}
+
 /* ---- narrow numbers --------------------------------------------------------------------------------------- */
 
 __device__ static __forceinline__ float ptx_bf16_f32(uint32_t b) {
