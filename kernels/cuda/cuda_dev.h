@@ -174,8 +174,8 @@ struct cuda_lane {
     uint32_t *items;  /* [1 + 3 * R * n_top] n, then per item: expert, first, rows; see item_rows */
     uint32_t *item_rows; /* [R * n_top] entries row * n_top + place, grouped by expert, ascending */
     uint16_t *act;    /* [R * n_top][expert_pad] BF16: activations of the routed experts, by entry */
-    uint16_t *had;    /* [R * n_top or R][widest k_pad] F16: EXL3's transformed inputs */
-    float *had_out;   /* [R * n_top or R][widest n_pad]: EXL3's products before the transform of outputs */
+    uint16_t *had;    /* cuda_around_room(): EXL3's transformed inputs, F16 */
+    float *had_out;   /* cuda_around_room(): products before the transform of outputs, or before the gate */
     uint16_t *head_in; /* [max_samples][hidden_pad] BF16 */
     float *logits;    /* [max_samples][vocab_rows]; by plan sample */
     void *sampling;   /* [max_samples] x cuda_sample_scratch() */
@@ -248,6 +248,9 @@ struct cuda_prod {
 };
 /* Several products of the same rows; those of one format share a launch. */
 cudaError_t cuda_products(const struct cuda_run *r, const struct cuda_prod *p, uint32_t n);
+/* Bytes of had and had_out for a lane of so many rows. had: where a matrix is EXL3; had_out: there, and where a gate and
+ * what it multiplies are stored differently. */
+void cuda_around_room(const struct cuda_dims *d, uint64_t rows, uint64_t *ret_had, uint64_t *ret_raw);
 /* act[row][i] = silu(min(gate x, limit)) * clamp(up x) as BF16 */
 cudaError_t cuda_gate_up(const struct cuda_run *r, const struct cuda_mat *gate, const struct cuda_mat *up,
                          const uint16_t *x, uint32_t ldx, uint16_t *act, uint32_t ld_act);

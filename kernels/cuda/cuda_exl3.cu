@@ -44,7 +44,7 @@ __device__ static __forceinline__ void inputs_at(const struct exl3_in &in, const
 }
 
 /* A block for each (entry, head) of a matrix. */
-__global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const CUDA_PARAM struct in_args a) {
+__global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const __grid_constant__ struct in_args a) {
     __shared__ uint32_t tops[WARPS];
     const struct exl3_in &in = a.in[blockIdx.y];
     const uint32_t entry = blockIdx.x / in.heads, head = blockIdx.x % in.heads, lane = threadIdx.x % 32;
@@ -83,24 +83,8 @@ __global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const CUDA_P
         *(float *)(to + in.k) = ptx_bits_f32((uint32_t)(127 - e) << 23);
 }
 
-__device__ static __forceinline__ void store4(const struct exl3_out &o, uint32_t entry, uint32_t head, uint32_t i,
-                                              const float v[4]) {
-    const uint32_t row = o.place ? o.place[entry] : entry / o.out_div;
-    const size_t at = (size_t)row * o.ldo + (size_t)(entry % o.out_div) * o.ld_place + o.out_at +
-                      (size_t)head * o.head_ldo;
-    const float weight = o.weight ? o.weight[entry] : 1.0f;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (i + j < o.n) {
-            if (o.out16)
-                o.out16[at + i + j] = ptx_f32_bf16(v[j] * weight);
-            else
-                o.out[at + i + j] = v[j] * weight;
-        }
-}
-
 /* A warp takes 128 outputs of an entry and head. */
-__global__ static void __launch_bounds__(32 * WARPS) exl3_out_kernel(const CUDA_PARAM struct out_args a) {
+__global__ static void __launch_bounds__(32 * WARPS) exl3_out_kernel(const __grid_constant__ struct out_args a) {
     const struct exl3_out &o = a.out[blockIdx.z];
     const uint32_t entry = blockIdx.x, lane = threadIdx.x % 32;
     const uint32_t per_head = (o.n + 127) / 128, unit = blockIdx.y * WARPS + threadIdx.x / 32;
@@ -108,26 +92,34 @@ __global__ static void __launch_bounds__(32 * WARPS) exl3_out_kernel(const CUDA_
         return;
     const uint32_t head = unit / per_head, i = unit % per_head * 128 + lane * 4;
     const uint32_t expert = a.rows.expert ? a.rows.expert[entry] : 0;
+    const uint32_t row = o.place ? o.place[entry] : entry / o.out_div;
+    const size_t at = (size_t)row * o.ldo + (size_t)(entry % o.out_div) * o.ld_place + o.out_at +
+                      (size_t)head * o.head_ldo + i;
     float v[2][4] = {};
     for (uint32_t side = 0; side < 1 + o.gated; side++) {
-        const float *raw = o.raw[side] + ((size_t)entry * o.heads + head) * o.n;
+        const float *raw = o.raw[side] ? o.raw[side] + ((size_t)entry * o.heads + head) * o.n + i : o.out + at;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[side][j] = i + j < o.n ? raw[i + j] : 0;
+            v[side][j] = i + j < o.n ? raw[j] : 0;
         if (!o.svh[side])
             continue;
         const uint16_t *svh = (const uint16_t *)((const char *)o.svh[side] + expert * o.stride[side]) +
-                              head * o.head_svh;
+                              head * o.head_svh + i;
         hadamard128(v[side]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[side][j] *= ptx_f16_f32(svh[i + j]);
+            v[side][j] *= ptx_f16_f32(svh[j]);
     }
-    if (o.gated)
+    const float weight = o.weight ? o.weight[entry] : 1.0f;
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            v[0][j] = prod_swiglu(v[0][j], v[1][j], o.limit);
-    store4(o, entry, head, i, v[0]);
+    for (int j = 0; j < 4; j++)
+        if (i + j < o.n) {
+            const float f = (o.gated ? prod_swiglu(v[0][j], v[1][j], o.limit) : v[0][j]) * weight;
+            if (o.out16)
+                o.out16[at + j] = ptx_f32_bf16(f);
+            else
+                o.out[at + j] = f;
+        }
 }
 
 cudaError_t exl3_inputs(cudaStream_t s, const struct exl3_rows *rows, uint32_t bound, const struct exl3_in *in,

@@ -202,7 +202,7 @@ __device__ static __forceinline__ void prod_outputs(const struct prod_job &j, co
 }
 
 template <class F, int NB, int T>
-__global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const CUDA_PARAM struct prod_args a) {
+__global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const __grid_constant__ struct prod_args a) {
     __shared__ float sums[PROD_WARPS * T * 8 * NB * PROD_LD];
     uint32_t which = 0;
     while (which + 1 < a.n_jobs && blockIdx.x >= a.job[which + 1].first_block)

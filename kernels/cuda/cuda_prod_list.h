@@ -20,8 +20,7 @@ void prod_gate_up(struct prod_list *l, const struct cuda_run *r, const struct cu
 /* One launch for each kind of kernel among the jobs. EXL3: x is transformed already, and outputs are not yet. */
 cudaError_t prod_launch(const struct cuda_run *r, struct prod_list *l);
 /* The products of a list, whatever their formats: transforms of EXL3 around them. */
-cudaError_t prod_plain(const struct cuda_run *r, struct prod_list *l);
-cudaError_t prod_gated(const struct cuda_run *r, struct prod_list *l);
+cudaError_t prod_run(const struct cuda_run *r, struct prod_list *l);
 
 /* ---- EXL3 (cuda_exl3.cu) ---- */
 
@@ -37,7 +36,7 @@ struct exl3_in {
 
 /* Raw sums to outputs: sides are transformed where they have svh, gated where there are two. */
 struct exl3_out {
-    const float *raw[2]; /* [entry][heads][n] */
+    const float *raw[2]; /* [entry][heads][n]; NULL: where the outputs go */
     const uint16_t *svh[2]; /* NULL: no transform */
     uint64_t stride[2];
     uint32_t n, heads, head_svh, gated;

@@ -107,7 +107,7 @@ __device__ static uint64_t code_byte(const struct cuda_mat &m, uint32_t in, uint
 }
 
 /* Four bytes of a row, which are a word of the tile with its bytes in another order. */
-__global__ static void scatter_codes(const CUDA_PARAM struct scatter s, uint64_t row_bytes, uint64_t first_row,
+__global__ static void scatter_codes(const __grid_constant__ struct scatter s, uint64_t row_bytes, uint64_t first_row,
                                      uint64_t n_words) {
     const uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, per_row = (row_bytes + 3) / 4;
     const struct cuda_mat &m = s.d.m;
@@ -130,7 +130,7 @@ __global__ static void scatter_codes(const CUDA_PARAM struct scatter s, uint64_t
 }
 
 /* Words of EXL3's trellis: [k / 16][n / 16][8 bits words]. */
-__global__ static void scatter_trellis(const CUDA_PARAM struct scatter s, uint64_t first, uint64_t n_words) {
+__global__ static void scatter_trellis(const __grid_constant__ struct scatter s, uint64_t first, uint64_t n_words) {
     const uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, at = first + i;
     const struct cuda_mat &m = s.d.m;
     const uint32_t words = 8u * m.store.bits;
@@ -150,7 +150,7 @@ __global__ static void scatter_trellis(const CUDA_PARAM struct scatter s, uint64
 }
 
 /* One byte of the scales; one that serves several rows goes to each of them where rows have their own. */
-__global__ static void scatter_scales(const CUDA_PARAM struct scatter s) {
+__global__ static void scatter_scales(const __grid_constant__ struct scatter s) {
     const uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= s.n)
         return;
@@ -174,7 +174,7 @@ __global__ static void scatter_scales(const CUDA_PARAM struct scatter s) {
 }
 
 /* A factor of the whole, or a vector of EXL3 along columns or rows of the file. */
-__global__ static void scatter_vector(const CUDA_PARAM struct scatter s) {
+__global__ static void scatter_vector(const __grid_constant__ struct scatter s) {
     const uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= s.n)
         return;
