@@ -248,8 +248,8 @@ struct cuda_prod {
 };
 /* Several products of the same rows; those of one format share a launch. */
 cudaError_t cuda_products(const struct cuda_run *r, const struct cuda_prod *p, uint32_t n);
-/* Bytes of had and had_out for a lane of so many rows. had: where a matrix is EXL3; had_out: there, and where a gate and
- * what it multiplies are stored differently. */
+/* Bytes of had and had_out for a lane of so many rows. had: where a matrix is EXL3; had_out: there, and where a gate
+ * and what it multiplies are stored differently. */
 void cuda_around_room(const struct cuda_dims *d, uint64_t rows, uint64_t *ret_had, uint64_t *ret_raw);
 /* act[row][i] = silu(min(gate x, limit)) * clamp(up x) as BF16 */
 cudaError_t cuda_gate_up(const struct cuda_run *r, const struct cuda_mat *gate, const struct cuda_mat *up,

@@ -36,8 +36,7 @@ __device__ static __forceinline__ uint32_t entries(const struct exl3_rows &r) {
 }
 
 /* Four numbers from i on, times their signs and scales. */
-__device__ static __forceinline__ void inputs_at(const struct exl3_in &in, const uint16_t *x, const uint16_t *suh,
-                                                 uint32_t i, float v[4]) {
+__device__ static __forceinline__ void inputs_at(const uint16_t *x, const uint16_t *suh, uint32_t i, float v[4]) {
 #pragma unroll
     for (int j = 0; j < 4; j++)
         v[j] = ptx_bf16_f32(x[i + j]) * ptx_f16_f32(suh[i + j]);
@@ -57,7 +56,7 @@ __global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const __grid
     uint32_t top = 0;
     float v[4];
     for (uint32_t i = threadIdx.x * 4; i < in.k; i += 128 * WARPS) {
-        inputs_at(in, x, suh, i, v);
+        inputs_at(x, suh, i, v);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             top = max(top, ptx_f32_bits(v[j]) & 0x7fffffff);
@@ -73,7 +72,7 @@ __global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const __grid
     e = top >= 0x7f800000 || !top ? 0 : e < -100 ? 110 : e > 100 ? -90 : 10 - e;
     const float up = ptx_bits_f32((uint32_t)(127 + e) << 23);
     for (uint32_t i = threadIdx.x * 4; i < in.k; i += 128 * WARPS) { /* k is a multiple of 128: whole warps */
-        inputs_at(in, x, suh, i, v);
+        inputs_at(x, suh, i, v);
         hadamard128(v);
         const uint32_t at = cuda_exl3_at(i), next = cuda_exl3_at(i + 2);
         *(uint32_t *)(to + at) = ptx_f32x2_f16x2(v[0] * up, v[1] * up);

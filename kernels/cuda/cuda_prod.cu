@@ -34,7 +34,8 @@ void prod_matrix(struct prod_job *j, const char *weights, const struct cuda_mat 
     j->mul1 = m->store.codebook == KERN_CODEBOOK_MUL1;
     j->mul = j->mul1 ? 0x83DCD12Du : m->store.codebook == KERN_CODEBOOK_MCG ? 0xCBAC1FEDu : 89226354u;
     j->add = m->store.codebook == KERN_CODEBOOK_3INST ? 64248484u : 0;
-    j->x_div = j->out_div = 1;
+    j->x_div = j->x_div ? j->x_div : 1;
+    j->out_div = j->out_div ? j->out_div : 1;
     j->tile_blocks = divided(j->tiles * j->heads, PROD_WARPS >> j->split_log);
 }
 
@@ -188,7 +189,6 @@ static cudaError_t around(const struct cuda_run *r, const struct prod_list *from
             struct prod_job *to = &l.job[l.n];
             *to = *j;
             prod_matrix(to, r->weights, m, NULL);
-            to->x_div = j->x_div;
             side_of(&out[i], side, r, m);
             if (m->store.format == KERN_EXL3)
                 in[n_in++] = inputs_of(r, to, m, &room);
