@@ -262,7 +262,7 @@ $(O)/obj/tests/%.o: tests/%.c Makefile
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(filter-out -Wmissing-prototypes -Wconversion,$(WARN)) $(SANF) $(FAULTF) \
-	    $(addprefix -I,$(TEST_INC)) $(call pc_cflags,$(TEST_PKG)) $(call isa_flags,$<) -DTEST_BUILD='"$(O)"' -c -o $@ $<
+	    $(addprefix -I,$(TEST_INC)) $(GPU_INC) $(call pc_cflags,$(TEST_PKG)) $(call isa_flags,$<) -DTEST_BUILD='"$(O)"' -c -o $@ $<
 # Programs named fail_… make their own calls fail.
 $(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): FAILING := $(FAIL_WRAP)
 $(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): $(O)/obj/tests/lib/failwrap.o

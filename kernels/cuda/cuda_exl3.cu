@@ -147,6 +147,6 @@ cudaError_t exl3_outputs(cudaStream_t s, const struct exl3_rows *rows, uint32_t 
         a.out[i] = out[i];
         units = u > units ? u : units;
     }
-    return CUDA_LAUNCH(exl3_out_kernel, dim3(bound * rows->per_row, (units + WARPS - 1) / WARPS, n), dim3(32 * WARPS), 0,
-                       s, a);
+    return CUDA_LAUNCH(exl3_out_kernel, dim3(bound * rows->per_row, (units + WARPS - 1) / WARPS, n),
+                       dim3(32 * WARPS), 0, s, a);
 }

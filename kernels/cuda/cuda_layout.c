@@ -309,21 +309,17 @@ static void place_strides(const struct kern_config *cfg, struct cuda_layout *l) 
 
 /* ---- work memory ---------------------------------------------------------------------------------------- */
 
-/* EXL3's products need their inputs and outputs transformed. */
-static void widest_exl3(const struct kern_config *cfg, const struct cuda_dims *d, uint64_t rows, uint64_t samples,
-                        uint64_t *ret_in, uint64_t *ret_out) {
-    *ret_in = *ret_out = 0;
-    for (uint32_t l = 0; l < kern_total_layers(&cfg->model); l++)
-        for (uint32_t part = 1; part < KERN_PART_END; part++) {
-            const struct kern_tensor_id id = {.part = part, .layer = l};
-            struct kern_part_info info;
-            if (!kern_part_info(&cfg->model, part, l, &info) || !info.matrix ||
-                kern_matrix_store(cfg, &id).format != KERN_EXL3)
-                continue;
-            uint64_t n = part == KERN_HEAD ? samples : info.experts > 1 ? rows * d->n_top : rows;
-            *ret_in = max2(*ret_in, n * cuda_pad(info.cols, CUDA_PAD_K));
-            *ret_out = max2(*ret_out, n * cuda_pad(info.rows, CUDA_PAD_N));
-        }
+/* EXL3's products need their inputs transformed. */
+static bool has_exl3(const struct kern_config *cfg) {
+    struct kern_tensor_id id = {0};
+    struct kern_part_info info;
+    for (id.layer = 0; id.layer < kern_total_layers(&cfg->model); id.layer++)
+        for (id.part = 1; id.part < KERN_PART_END; id.part++)
+            for (id.expert = 0; kern_part_info(&cfg->model, id.part, id.layer, &info) && id.expert < info.experts;
+                 id.expert++)
+                if (info.matrix && kern_matrix_store(cfg, &id).format == KERN_EXL3)
+                    return true;
+    return false;
 }
 
 struct work {
@@ -343,7 +339,7 @@ static void place_lane(const struct kern_config *cfg, const struct cuda_layout *
     const uint64_t nope_pad = cuda_pad(d->nope, CUDA_PAD_K), kv_pad = cuda_pad(d->kv_rank, CUDA_PAD_K);
     const uint64_t grams = d->hc * (d->hc + 1ull) / 2, drafts = cfg->model.n_draft ? rows : 0;
     const uint64_t group = rows < CUDA_GROUP ? rows : CUDA_GROUP;
-    uint64_t had_in, had_out;
+    uint64_t had, raw;
     x->streams = room(w, rows * d->hc * d->hidden, f);
     x->plain = room(w, drafts * d->hidden, f);
     x->hidden_f = room(w, rows * d->hidden, f);
@@ -373,9 +369,9 @@ static void place_lane(const struct kern_config *cfg, const struct cuda_layout *
     x->items = room(w, 1 + 3 * rows * d->n_top, sizeof(uint32_t));
     x->item_rows = room(w, rows * d->n_top, sizeof(uint32_t));
     x->act = room(w, rows * d->n_top * cuda_pad(d->expert_width, CUDA_PAD_K), sizeof(uint16_t));
-    widest_exl3(cfg, d, rows, samples, &had_in, &had_out);
-    x->had = room(w, had_in, sizeof(uint16_t));
-    x->had_out = room(w, had_out, f);
+    cuda_around_room(d, rows, &had, &raw);
+    x->had = room(w, has_exl3(cfg) ? had : 0, 1);
+    x->had_out = room(w, raw, 1);
     x->head_in = room(w, samples * d->hidden_pad, sizeof(uint16_t));
     x->logits = room(w, samples * d->vocab_rows, f);
     x->sampling = room(w, samples, cuda_sample_scratch(d->vocab_rows));

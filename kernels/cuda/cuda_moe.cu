@@ -51,7 +51,8 @@ __device__ static __forceinline__ void router_weights_fast(const struct router_a
 }
 
 /* Four warps share the inputs of an expert, in quarters of whole 128s. */
-__global__ static void __launch_bounds__(32 * ROUTER_WARPS) router_kernel(const __grid_constant__ struct router_args a) {
+__global__ static void __launch_bounds__(32 * ROUTER_WARPS)
+    router_kernel(const __grid_constant__ struct router_args a) {
     __shared__ float part[ROUTER_WARPS][ROUTER_ROWS];
     const uint32_t rows = a.step->n_rows[a.is_draft], row0 = blockIdx.y * ROUTER_ROWS;
     if (row0 >= rows)

@@ -219,7 +219,8 @@ __global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const __grid_constan
     if (at < j.tiles * j.heads) {
         const uint32_t head = at / j.tiles, tile = at % j.tiles;
         const uint32_t units = (j.chunks + F::ALIGN - 1) / F::ALIGN;
-        const uint32_t c0 = (units * part >> j.split_log) * F::ALIGN, end = (units * (part + 1) >> j.split_log) * F::ALIGN;
+        const uint32_t c0 = (units * part >> j.split_log) * F::ALIGN;
+        const uint32_t end = (units * (part + 1) >> j.split_log) * F::ALIGN;
         const uint16_t *x[NB];
         struct prod_tile t[T];
 #pragma unroll
@@ -254,7 +255,8 @@ __global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const __grid_constan
 /* ---- launches ------------------------------------------------------------------------------------------- */
 
 /* blocks: of all jobs. nb: blocks of eight rows, 1 or 2. t: 2 with a gate. */
-template <class F> static cudaError_t prod_start(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s) {
+template <class F>
+static cudaError_t prod_start(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s) {
     if (t == 2)
         return nb == 1 ? CUDA_LAUNCH(prod_kernel<F, 1, 2>, dim3(blocks), dim3(PROD_THREADS), 0, s, a)
                        : CUDA_LAUNCH(prod_kernel<F, 2, 2>, dim3(blocks), dim3(PROD_THREADS), 0, s, a);

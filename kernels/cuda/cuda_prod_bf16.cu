@@ -7,7 +7,8 @@ struct prod_of_bf16 {
     template <int NB> struct state {};
     struct batch {
         uint4 w[4];
-        __device__ __forceinline__ void load(const struct prod_job &, const struct prod_tile &t, uint32_t c, uint32_t end) {
+        __device__ __forceinline__ void load(const struct prod_job &, const struct prod_tile &t, uint32_t c,
+                                             uint32_t end) {
             if (c < end)
 #pragma unroll
                 for (int m = 0; m < 4; m++)
@@ -29,7 +30,9 @@ struct prod_of_bf16 {
         }
     }
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
-    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t, uint32_t) { return 1.0f; }
+    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t, uint32_t) {
+        return 1.0f;
+    }
 };
 
 cudaError_t prod_bf16(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s) {

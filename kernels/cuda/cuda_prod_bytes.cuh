@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_prod_bytes.cuh: products with matrices of one byte a number, FP8 and INT8. C says what a byte is as BF16, which is
- * exact. The factor of a group of inputs is the outputs' in the matrix product's result: sums of a chunk of 64 are
- * multiplied by it in F32. Groups that end inside a chunk are multiplied one after another, the others' numbers zero. */
+/* cuda_prod_bytes.cuh: products with matrices of one byte a number, FP8 and INT8. C says what a byte is as BF16, which
+ * is exact. The factor of a group of inputs is the outputs' in the matrix product's result: sums of a chunk of 64 are
+ * multiplied by it in F32. Groups that end inside a chunk are multiplied one after another, the others' numbers being
+ * zero meanwhile. */
 #ifndef GLMD_CUDA_PROD_BYTES_CUH
 #define GLMD_CUDA_PROD_BYTES_CUH
 
@@ -77,7 +78,9 @@ template <class C> struct prod_of_bytes {
     template <int NB> __device__ static __forceinline__ void finish(state<NB> &s, float acc[NB][4]) {
         s.seen.template finish<NB>(acc);
     }
-    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t, uint32_t) { return 1.0f; }
+    __device__ static __forceinline__ float factor(const struct prod_job &, int, uint32_t, uint32_t, uint32_t) {
+        return 1.0f;
+    }
 };
 
 #endif

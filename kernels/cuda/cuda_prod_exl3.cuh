@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_prod_exl3.cuh: products with EXL3's tiles. A tile's numbers lie in the order of two operands B; the same registers
- * in another order are one operand A with outputs as rows. Inputs are transformed already (cuda_exl3.cu). */
+/* cuda_prod_exl3.cuh: products with EXL3's tiles. A tile's numbers lie in the order of two operands B; the same
+ * registers in another order are one operand A with outputs as rows. Inputs are transformed already (cuda_exl3.cu). */
 #ifndef GLMD_CUDA_PROD_EXL3_CUH
 #define GLMD_CUDA_PROD_EXL3_CUH
 

@@ -2,8 +2,8 @@
 /* cuda_prod_fp8.cu: products with matrices of FP8. */
 #include "cuda_prod_bytes.cuh"
 
-/* E4M3 to BF16: sign, then exponent and fraction four bits further down, are 2^-120 times the number, which is right for
- * the small ones too. The one code that is no number would become 480: a row that has it is none as a whole. */
+/* E4M3 to BF16: sign, then exponent and fraction four bits further down, are 2^-120 times the number, which is right
+ * for the small ones too. The one code that is no number would become 480: a row that has it is none as a whole. */
 struct prod_e4m3 {
     struct seen {
         uint32_t row[2] = {0, 0}; /* highest bits: some byte was 0x7f or 0xff */

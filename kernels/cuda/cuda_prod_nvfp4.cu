@@ -9,7 +9,8 @@ struct prod_of_nvfp4 {
     struct batch {
         uint4 w[4];
         uint2 scale; /* [chunk][row g, row g + 8] */
-        __device__ __forceinline__ void load(const struct prod_job &j, const struct prod_tile &t, uint32_t c, uint32_t end) {
+        __device__ __forceinline__ void load(const struct prod_job &j, const struct prod_tile &t, uint32_t c,
+                                             uint32_t end) {
             if (c < end) {
                 uint64_t unit = (uint64_t)t.tile * ((j.chunks + 3) / 4) + c / 4;
                 scale = ptx_stream8(t.scale + unit * 256 + t.lane * 8);
@@ -29,7 +30,8 @@ struct prod_of_nvfp4 {
     }
     template <int NB>
     __device__ static __forceinline__ void multiply(const struct prod_job &, const struct prod_tile &, const batch &w,
-                                                    int p, uint32_t, const prod_x<NB> &x, state<NB> &, float acc[NB][4]) {
+                                                    int p, uint32_t, const prod_x<NB> &x, state<NB> &,
+                                                    float acc[NB][4]) {
         const uint32_t two = ptx_e4m3x2_f16x2((p & 2 ? w.scale.y : w.scale.x) >> 16 * (p & 1) & 0xffff);
         const float s0 = ptx_f16_f32(two) * 0x1p118f, s1 = ptx_f16_f32(two >> 16) * 0x1p118f;
         const uint32_t lo = ptx_f32x2_bf16x2(s0, s0), hi = ptx_f32x2_bf16x2(s1, s1);
@@ -45,7 +47,8 @@ struct prod_of_nvfp4 {
         }
     }
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
-    __device__ static __forceinline__ float factor(const struct prod_job &j, int side, uint32_t expert, uint32_t, uint32_t) {
+    __device__ static __forceinline__ float factor(const struct prod_job &j, int side, uint32_t expert, uint32_t,
+                                                   uint32_t) {
         const struct prod_side &s = j.side[side];
         return *(const float *)((const char *)s.global + expert * s.stride) * 256.0f;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_prod_turned.cu: products with a matrix that the file has the other way round: kv_b's key half, which is multiplied
- * by queries. Scales run along its outputs, so that every input has one of its own: numbers are made in F32 and enter
+/* cuda_prod_turned.cu: products with a matrix that the file has the other way round: kv_b's key half, which multiplies
+ * queries. Scales run along its outputs, so that every input has one of its own: numbers are made in F32 and enter
  * as two BF16, which lose nothing that counts. Few bytes of a model; one kernel reads all formats. */
 #include "cuda_trellis.cuh"
 

@@ -12,9 +12,9 @@
  *   INT8   the same
  *   NVFP4  512 bytes: [lane][row g, row g + 8][m / 2][4 bytes of two codes: m odd's first, m even's first, m odd's
  *          second, m even's second]. A byte is the file's: the even k in its low half
- *   EXL3   128 bits bytes: the four trellis tiles [16 inputs, 16 outputs] of the chunk. 4 bits: [word of the tile][tile];
- *          otherwise [tile][word]. Here inputs keep their order, product m takes 16m .. 16m + 15, and activations lie
- *          as cuda_exl3_at() says
+ *   EXL3   128 bits bytes: the four trellis tiles [16 inputs, 16 outputs] of the chunk. 4 bits: [word of the tile]
+ *          [tile]; otherwise [tile][word]. Here inputs keep their order, product m takes 16m .. 16m + 15, and
+ *          activations lie as cuda_exl3_at() says
  *
  * Scales, in the store's own unit:
  *   NVFP4  [n_pad / 16][k_pad / 256, rounded up][lane][chunk of 4][row g, row g + 8]
@@ -85,8 +85,8 @@ CUDA_BOTH static inline uint64_t tile_code_bytes(const struct cuda_mat *m) { /* 
     return (uint64_t)(m->n_pad / 16) * (m->k_pad / 64) * tile_chunk_bytes(&m->store);
 }
 
-/* Codes: byte b of number k of output n of a head, from the head's first byte on. NVFP4: k even, both codes; transposed:
- * n even. */
+/* Codes: byte b of number k of output n of a head, from the head's first byte on. NVFP4: k even, both codes;
+ * transposed: n even. */
 CUDA_BOTH static inline uint64_t tile_code_at(const struct cuda_mat *m, uint32_t n, uint32_t k, uint32_t b) {
     const uint32_t g = n & 7, hi = n >> 3 & 1, q = k >> 4 & 3, r = k & 15, lane = 4 * g + q;
     const uint64_t chunk =

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of the CUDA backend with packed matrices: checkpoint bytes in windows of any kind through cuda_scatter(), then
- * rows of BF16 numbers against sums in double precision over what the bytes stand for. */
+/* Products of the CUDA backend with packed matrices: checkpoint bytes in windows of any kind through cuda_scatter(),
+ * then rows of BF16 numbers against sums in double precision over what the bytes stand for. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -300,7 +300,8 @@ static void check_heads(const struct kern_store *s, uint32_t heads, uint32_t nop
                 count(&ey, (double)y[r * ldo + 2 + h * (rank + 5) + i], sum);
             }
             for (uint32_t i = 0; i < v; i++)
-                count(&ez, (double)host_f32(z[r * ldv + 64 + h * v + i]), dot(head + (size_t)(nope + i) * rank, l, rank));
+                count(&ez, (double)host_f32(z[r * ldv + 64 + h * v + i]),
+                      dot(head + (size_t)(nope + i) * rank, l, rank));
         }
     kern_store_name(s, name, sizeof(name));
     small(&ey, s->format == KERN_EXL3 ? 5e-4 : 1e-5, name);
@@ -517,7 +518,8 @@ static void check_moe(struct moe *m, const struct kern_store s[3], double most) 
                 continue;
             memset(want, 0, m->hidden * sizeof(*want));
             ffn_add(x < m->experts ? &m->routed : &m->one, x < m->experts ? x : 0,
-                    m->u + (size_t)r * dims.hidden_pad, (double)dims.swiglu_limit, x < m->experts ? weight[x] : 1, want);
+                    m->u + (size_t)r * dims.hidden_pad, (double)dims.swiglu_limit, x < m->experts ? weight[x] : 1,
+                    want);
             for (uint32_t i = 0; i < m->hidden; i++)
                 count(&e, (double)y[((size_t)r * parts + part) * m->hidden + i], want[i]);
             part++;
