@@ -13,10 +13,6 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
     return r;
 }
 
-static uint64_t max2(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 /* ---- weights -------------------------------------------------------------------------------------------- */
 
 struct placing {
