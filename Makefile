@@ -42,8 +42,12 @@ say = $(if $(V),,@printf '  %-6s %s\n' $(1) $(2))
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
            $(if $(WERROR),-Werror)
+# For x86-64 in general GCC clears and copies structs with `rep stos` and `rep movs`, which take ten times as long as
+# stores and more to begin: 48 to 700 ns for 144 bytes, measured on an AMD EPYC. Clang does not.
+NO_REP  := -mmemset-strategy=libcall:-1:noalign -mmemcpy-strategy=libcall:-1:noalign
+NO_REP  := $(if $(filter x86_64,$(ARCH)),$(shell $(CC) $(NO_REP) -fsyntax-only -x c /dev/null 2>/dev/null && echo '$(NO_REP)'))
 BASE    := -std=c11 -D_GNU_SOURCE -DGLMD_VERSION='"$(VERSION)"' -fPIC -fno-strict-aliasing -ffp-contract=off \
-           -fvisibility=hidden -pthread -MMD -MP
+           -fvisibility=hidden -pthread -MMD -MP $(NO_REP)
 ifeq ($(SAN),address)
 SANF := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 else ifeq ($(SAN),thread)
