@@ -87,7 +87,7 @@ int cl_bulk_send(glmd_conn *c, const struct cl_payload *p, struct cl_live *l) {
 
 static struct cl_live *find_asked(const glmd_conn *c, uint32_t id) {
     for (uint32_t i = 0; i < c->tags.n_slots; i++) {
-        struct cl_live *l = c->tags.slots[i];
+        struct cl_live *l = c->tags.slots[i].live;
         if (l && l->bulk == CL_BULK_ASKED && l->entry.payload_off == id)
             return l;
     }

@@ -97,16 +97,16 @@ static int take_text(const glmd_conn *c, const struct glmw_rec *r, uint32_t at, 
 }
 
 /* The ALTS records behind a TOKEN at slot `at`; the caller saw that they are all visible. */
-static int take_alts(glmd_conn *c, const struct glmw_rec *tok, struct cl_live *l, uint32_t at,
+static int take_alts(glmd_conn *c, const struct glmw_rec *tok, struct cl_tag *g, uint32_t at,
                      struct glmd_event *e) {
     struct glmd_alt *out = c->alts + (size_t)(at & (c->tq.size - 1)) * GLMW_ALTS_PER_REC;
     uint32_t done = 0;
     while (done < tok->n_alts) {
         struct glmw_alts a;
         glmw_take(&c->tq, &a);
-        if (a.type != GLMW_REC_ALTS || a.tag != tok->tag || a.seq != l->next_seq)
+        if (a.type != GLMW_REC_ALTS || a.tag != tok->tag || a.seq != g->next_seq)
             return -EPROTO;
-        l->next_seq++;
+        g->next_seq++;
         for (uint32_t i = 0; i < GLMW_ALTS_PER_REC && done < tok->n_alts; i++, done++)
             out[done] = (struct glmd_alt){a.alt[i].token, a.alt[i].logprob};
     }
@@ -115,7 +115,7 @@ static int take_alts(glmd_conn *c, const struct glmw_rec *tok, struct cl_live *l
     return 0;
 }
 
-static enum taken take_token(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l, uint32_t at,
+static enum taken take_token(glmd_conn *c, const struct glmw_rec *r, struct cl_tag *g, uint32_t at,
                              struct glmd_event *e) {
     if (r->channel > GLMW_CH_TOOL_ARGS)
         return broken(c, r, "channel");
@@ -125,7 +125,7 @@ static enum taken take_token(glmd_conn *c, const struct glmw_rec *r, struct cl_l
     e->channel = r->channel;
     e->token = r->type == GLMW_REC_TOKEN ? r->token : GLMD_NO_TOKEN;
     e->logprob = r->logprob;
-    if ((r->flags & GLMW_RF_ALTS_FOLLOW) && take_alts(c, r, l, at, e) < 0)
+    if ((r->flags & GLMW_RF_ALTS_FOLLOW) && take_alts(c, r, g, at, e) < 0)
         return broken(c, r, "list of alternatives");
     return TAKEN_EVENT;
 }
@@ -171,11 +171,12 @@ static void end_tag(glmd_conn *c, struct cl_live *l) {
         c->pulse.check_ns = CL_NEVER;
 }
 
-static enum taken take_end(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l, struct glmd_event *e) {
+static enum taken take_end(glmd_conn *c, const struct glmw_rec *r, const struct cl_tag *g, struct glmd_event *e) {
     const struct glmw_rec_end *n = &r->u.end;
+    struct cl_live *l = g->live;
     if (n->status > 0 || n->status < -4095)
         return broken(c, r, "status");
-    if (l->accepted && !l->has_usage) { /* an older daemon: END alone carries the counts */
+    if (g->accepted && !l->has_usage) { /* an older daemon: END alone carries the counts */
         l->usage = (struct glmd_usage){.size = sizeof l->usage,
                                        .prompt_tokens = n->prompt_tokens,
                                        .cached_tokens = n->cached_tokens,
@@ -246,38 +247,37 @@ static enum taken take_ids(glmd_conn *c, const struct glmw_rec *r, uint32_t at, 
     return TAKEN_EVENT;
 }
 
-static enum taken take_accepted(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l,
-                                struct glmd_event *e) {
-    if (l->accepted)
+static enum taken take_accepted(glmd_conn *c, const struct glmw_rec *r, struct cl_tag *g, struct glmd_event *e) {
+    if (g->accepted)
         return broken(c, r, "place: it was accepted before");
-    l->accepted = true;
-    payload_done(c, l);
+    g->accepted = true;
+    payload_done(c, g->live);
     e->type = GLMD_EV_ACCEPTED;
     e->stream_id = r->u.accepted.stream_id;
     return TAKEN_EVENT;
 }
 
-static enum taken take_tagged(glmd_conn *c, const struct glmw_rec *r, struct cl_live *l, uint32_t at,
+static enum taken take_tagged(glmd_conn *c, const struct glmw_rec *r, struct cl_tag *g, uint32_t at,
                               struct glmd_event *e) {
     bool refusal = r->type == GLMW_REC_ERROR || r->type == GLMW_REC_END || r->type == GLMW_REC_USAGE;
-    if (!l->accepted && r->type != GLMW_REC_ACCEPTED && !refusal)
+    if (!g->accepted && r->type != GLMW_REC_ACCEPTED && !refusal)
         return broken(c, r, "place: the request was not accepted");
     switch (r->type) {
     case GLMW_REC_ACCEPTED:
-        return take_accepted(c, r, l, e);
+        return take_accepted(c, r, g, e);
     case GLMW_REC_PROGRESS:
         return take_progress(r, e);
     case GLMW_REC_TOKEN:
     case GLMW_REC_TEXT:
-        return take_token(c, r, l, at, e);
+        return take_token(c, r, g, at, e);
     case GLMW_REC_TOOL:
         return take_tool(c, r, e);
     case GLMW_REC_USAGE:
-        if (!take_usage(l, r))
+        if (!take_usage(g->live, r))
             return broken(c, r, "unit of time");
         return TAKEN_NOTHING;
     case GLMW_REC_END:
-        return take_end(c, r, l, e);
+        return take_end(c, r, g, e);
     case GLMW_REC_ERROR:
         return take_error(c, r, at, e);
     case GLMW_REC_IDS:
@@ -298,10 +298,12 @@ static uint32_t group(const glmd_conn *c, const struct glmw_rec *r) {
 
 /* The ACCEPTED of a resumed answer stands just before its first record: the one asked for, or the one behind
  * the alternatives that this is one of. */
-static uint32_t expected_seq(const struct cl_live *l, const struct glmw_rec *r) {
-    uint32_t first = l->from_seq - 1, most = (GLMW_ALTS_MAX + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
-    if (!l->resumed || l->accepted || r->type != GLMW_REC_ACCEPTED)
-        return l->next_seq;
+static uint32_t expected_seq(const struct cl_tag *g, const struct glmw_rec *r) {
+    const struct cl_live *l = g->live;
+    uint32_t first, most = (GLMW_ALTS_MAX + GLMW_ALTS_PER_REC - 1) / GLMW_ALTS_PER_REC;
+    if (g->accepted || r->type != GLMW_REC_ACCEPTED || !l->resumed)
+        return g->next_seq;
+    first = l->from_seq - 1;
     if (FAULT(client_resume_anywhere))
         return r->seq;
     return l->from_seq == 1 || r->seq - first > most ? first : r->seq;
@@ -336,25 +338,26 @@ static enum taken take(glmd_conn *c, uint32_t have, struct glmd_event *e) {
     e->t_sampled_ns = plain ? r.t_ns : 0;
     if (!r.tag)
         return take_untagged(c, &r, at, e);
-    struct cl_live *l = cl_tags_find(&c->tags, r.tag);
-    if (!l)
+    struct cl_tag *g = cl_tags_find(&c->tags, r.tag);
+    if (!g)
         return broken(c, &r, "tag: no such request is live");
-    if (r.seq != expected_seq(l, &r) && !FAULT(client_seq_unchecked))
+    if (r.seq != expected_seq(g, &r) && !FAULT(client_seq_unchecked))
         return broken(c, &r, "sequence number");
-    l->next_seq = r.seq + 1;
-    return take_tagged(c, &r, l, at, e);
+    g->next_seq = r.seq + 1;
+    return take_tagged(c, &r, g, at, e);
 }
 
 /* ---- ends that the daemon can no longer send ---- */
 
 static bool take_synthetic(glmd_conn *c, struct glmd_event *e) {
-    struct cl_live *l = cl_tags_any(&c->tags);
-    if (!l)
+    const struct cl_tag *g = cl_tags_any(&c->tags);
+    if (!g)
         return false;
+    struct cl_live *l = g->live;
     blank_event(e);
     e->type = GLMD_EV_END;
-    e->tag = l->tag;
-    e->seq = l->next_seq;
+    e->tag = g->tag;
+    e->seq = g->next_seq;
     e->status = c->error;
     e->usage = l->has_usage ? &l->usage : NULL;
     end_tag(c, l);
@@ -364,12 +367,13 @@ static bool take_synthetic(glmd_conn *c, struct glmd_event *e) {
 /* The daemon did not take the object of a request, which it therefore never saw: why, then the end. */
 static bool take_refused(glmd_conn *c, struct glmd_event *e) {
     for (uint32_t i = 0; c->n_refused && i < c->tags.n_slots; i++) {
-        struct cl_live *l = c->tags.slots[i];
+        struct cl_tag *g = &c->tags.slots[i];
+        struct cl_live *l = g->live;
         if (!l || !l->refused)
             continue;
         blank_event(e);
-        e->tag = l->tag;
-        e->seq = l->next_seq++;
+        e->tag = g->tag;
+        e->seq = g->next_seq++;
         e->status = l->refused;
         e->type = l->told ? GLMD_EV_END : GLMD_EV_ERROR;
         if (l->told) {

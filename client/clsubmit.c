@@ -44,7 +44,7 @@ static int push_cancel(glmd_conn *c, uint64_t tag) {
 /* Requests whose object the daemon has taken; a cancel asked meanwhile follows its entry. */
 static void push_submits(glmd_conn *c) {
     for (uint32_t i = 0; c->n_submit_owed && i < c->tags.n_slots; i++) {
-        struct cl_live *l = c->tags.slots[i];
+        struct cl_live *l = c->tags.slots[i].live;
         if (!l || l->bulk != CL_BULK_OWED)
             continue;
         if (cl_entry_push(c, &l->entry) < 0)
@@ -64,7 +64,7 @@ void cl_owed_push(glmd_conn *c) {
         c->credit_owed = false;
     push_submits(c);
     for (uint32_t i = 0; c->n_cancel_owed && i < c->tags.n_slots; i++) {
-        struct cl_live *l = c->tags.slots[i];
+        struct cl_live *l = c->tags.slots[i].live;
         if (!l || !l->cancel_wanted)
             continue;
         if (push_cancel(c, l->tag) == -ENOBUFS)
@@ -225,7 +225,8 @@ int glmd_cancel(glmd_conn *c, uint64_t tag) {
     int r = cl_check(c);
     if (r < 0)
         return r;
-    struct cl_live *l = cl_tags_find(&c->tags, tag);
+    struct cl_tag *g = cl_tags_find(&c->tags, tag);
+    struct cl_live *l = g ? g->live : NULL;
     if (!l || l->cancel_wanted || l->refused || c->error)
         return 0; /* ended, asked before, or its synthetic END is on the way */
     if (l->bulk == CL_BULK_ASKED || l->bulk == CL_BULK_OWED) {

@@ -20,7 +20,7 @@ static void free_list(struct cl_live *l) {
 
 void cl_tags_done(struct cl_tags *t) {
     for (uint32_t i = 0; i < t->n_slots; i++)
-        free(t->slots[i]);
+        free(t->slots[i].live);
     free(t->slots);
     free_list(t->retired);
     free_list(t->spare);
@@ -30,7 +30,7 @@ void cl_tags_done(struct cl_tags *t) {
 static int find_slot(struct cl_tags *t, uint32_t *ret) {
     for (uint32_t i = 0; i < t->n_slots; i++) {
         uint32_t s = (t->scan + i) & (t->n_slots - 1);
-        if (!t->slots[s]) {
+        if (!t->slots[s].tag) {
             *ret = s;
             return 0;
         }
@@ -38,7 +38,7 @@ static int find_slot(struct cl_tags *t, uint32_t *ret) {
     if (t->n_slots == CL_TAG_SLOTS)
         return -EBUSY;
     uint32_t n = t->n_slots ? t->n_slots * 2 : 16;
-    struct cl_live **p = realloc(t->slots, n * sizeof *p);
+    struct cl_tag *p = realloc(t->slots, n * sizeof *p);
     if (!p)
         return -ENOMEM;
     memset(p + t->n_slots, 0, (n - t->n_slots) * sizeof *p);
@@ -59,22 +59,20 @@ int cl_tags_add(struct cl_tags *t, struct cl_live **ret) {
     else if (!(l = malloc(sizeof *l)))
         return -ENOMEM;
     *l = (struct cl_live){.tag = ++t->serial << CL_TAG_SLOT_BITS | s};
-    t->slots[s] = l;
+    t->slots[s] = (struct cl_tag){.tag = l->tag, .live = l};
     t->n_live++;
     t->scan = s + 1;
     *ret = l;
     return 0;
 }
 
-struct cl_live *cl_tags_find(const struct cl_tags *t, uint64_t tag) {
+struct cl_tag *cl_tags_find(const struct cl_tags *t, uint64_t tag) {
     uint32_t s = (uint32_t)tag & (CL_TAG_SLOTS - 1);
-    if (s >= t->n_slots || !t->slots[s] || t->slots[s]->tag != tag)
-        return NULL;
-    return t->slots[s];
+    return tag && s < t->n_slots && t->slots[s].tag == tag ? &t->slots[s] : NULL;
 }
 
 static void unlink_slot(struct cl_tags *t, struct cl_live *l) {
-    t->slots[(uint32_t)l->tag & (CL_TAG_SLOTS - 1)] = NULL;
+    t->slots[(uint32_t)l->tag & (CL_TAG_SLOTS - 1)] = (struct cl_tag){0};
     t->n_live--;
 }
 
@@ -100,14 +98,14 @@ void cl_tags_recycle(struct cl_tags *t) {
     }
 }
 
-struct cl_live *cl_tags_any(struct cl_tags *t) {
+struct cl_tag *cl_tags_any(struct cl_tags *t) {
     if (!t->n_live)
         return NULL;
     for (uint32_t i = 0; i < t->n_slots; i++) {
         uint32_t s = (t->scan + i) & (t->n_slots - 1);
-        if (t->slots[s]) {
+        if (t->slots[s].tag) {
             t->scan = s + 1;
-            return t->slots[s];
+            return &t->slots[s];
         }
     }
     return NULL;

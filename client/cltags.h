@@ -23,7 +23,6 @@ struct cl_live {
     struct cl_live *next; /* in the retired or in the free list */
     uint64_t payload_off;
     bool has_payload; /* the daemon may still read the payload */
-    bool accepted;
     bool resumed;      /* ACCEPTED says where its records begin */
     uint32_t from_seq; /* where they were asked to */
     bool ended;
@@ -34,12 +33,20 @@ struct cl_live {
     uint8_t bulk;       /* enum cl_bulk */
     int refused;        /* the daemon did not take the object: its END is ours to make */
     struct glmw_entry entry; /* with bulk: pushed when the object is taken */
-    uint32_t next_seq;
     struct glmd_usage usage;
 };
 
+/* A place of the table: what most records look at and nothing else. They come from all streams in turn, and what lies
+ * side by side is at hand by then. */
+struct cl_tag {
+    uint64_t tag; /* 0: free */
+    struct cl_live *live;
+    uint32_t next_seq;
+    bool accepted;
+};
+
 struct cl_tags {
-    struct cl_live **slots;
+    struct cl_tag *slots;
     uint32_t n_slots; /* allocated */
     uint32_t n_live;
     uint64_t serial;
@@ -53,14 +60,14 @@ void cl_tags_done(struct cl_tags *t);
 
 /* -EBUSY: no slot; -ENOMEM.  The entry is borrowed. */
 int cl_tags_add(struct cl_tags *t, struct cl_live **ret);
-/* NULL when the tag is not live */
-struct cl_live *cl_tags_find(const struct cl_tags *t, uint64_t tag);
+/* NULL when the tag is not live.  Valid until the next cl_tags_add(). */
+struct cl_tag *cl_tags_find(const struct cl_tags *t, uint64_t tag);
 /* Undoes cl_tags_add() before anybody has seen the tag. */
 void cl_tags_drop(struct cl_tags *t, struct cl_live *l);
 /* The tag is no longer live; the entry stays readable until cl_tags_recycle(). */
 void cl_tags_retire(struct cl_tags *t, struct cl_live *l);
 void cl_tags_recycle(struct cl_tags *t);
-/* Any live entry, or NULL.  Repeated calls go round the table. */
-struct cl_live *cl_tags_any(struct cl_tags *t);
+/* Any live one, or NULL.  Repeated calls go round the table. */
+struct cl_tag *cl_tags_any(struct cl_tags *t);
 
 #endif
