@@ -78,11 +78,14 @@ int emit_new(const struct emit_options *opt, struct emit **ret) {
         e->only_estimates = true;
     atomic_init(&e->retired, NO_STREAM);
     pthread_mutex_init(&e->moving, NULL);
-    e->streams = calloc(opt->max_streams, sizeof *e->streams);
+    if (size_mul(opt->max_streams, sizeof *e->streams, &bytes) && (e->streams = aligned_alloc(64, bytes)))
+        memset(e->streams, 0, bytes);
     e->credit = calloc(opt->max_streams, sizeof *e->credit);
     if (size_mul(opt->max_streams, e->opt.outbox_bytes, &bytes))
         e->outboxes = calloc(1, bytes);
-    if (!e->streams || !e->credit || !e->outboxes || make_stores(e) < 0 ||
+    for (unsigned i = 0; i < 2; i++)
+        e->desk[i] = calloc(1, e->opt.outbox_bytes);
+    if (!e->streams || !e->credit || !e->outboxes || !e->desk[0] || !e->desk[1] || make_stores(e) < 0 ||
         spsc_init(&e->handover, pow2_at_least(4 * (uint64_t)opt->max_streams), sizeof(struct stream_event)) <
             0) {
         emit_free(e);
@@ -108,6 +111,8 @@ struct emit *emit_free(struct emit *e) {
     free(e->depot);
     free(e->parser_mem);
     free(e->outboxes);
+    free(e->desk[0]);
+    free(e->desk[1]);
     free(e->credit);
     free(e->streams);
     free(e);
@@ -121,12 +126,11 @@ static uint64_t parser_bytes(const struct tok *tok) {
 }
 
 uint64_t emit_text_bytes(const struct emit *e, const struct tok *tok) {
-    uint64_t all = 0, kept = (uint64_t)e->opt.max_kept * e->opt.store_bytes;
+    uint64_t all = 0, more = (uint64_t)e->opt.max_kept * e->opt.store_bytes + 2 * (uint64_t)e->opt.outbox_bytes;
 
-    if (!size_mul(parser_bytes(tok) + e->opt.outbox_bytes, e->opt.max_streams, &all) ||
-        all > UINT64_MAX - kept)
+    if (!size_mul(parser_bytes(tok) + e->opt.outbox_bytes, e->opt.max_streams, &all) || !size_add(all, more, &all))
         return UINT64_MAX;
-    return all + kept;
+    return all;
 }
 
 int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, size_t n_eos,
@@ -141,7 +145,7 @@ int emit_set_text(struct emit *e, const struct tok *tok, const uint32_t *eos, si
     if (r < 0)
         return r;
     each = parser_bytes(tok);
-    if (!size_mul(each, e->opt.max_streams, &all) || !(e->parser_mem = calloc(1, all)))
+    if (!size_mul(each, e->opt.max_streams, &all) || !(e->parser_mem = aligned_alloc(64, all)))
         return xerr_set(err, -ENOMEM,
                         "no memory for the output parsers of %u requests; lower [Memory] MaxRequests",
                         e->opt.max_streams);
@@ -289,7 +293,7 @@ static void sink_publish(void *ctx, const struct stream_event *ev, uint32_t n) {
             handed = true;
             continue;
         }
-        estream_event(s, &ev[i]);
+        estream_event(s, &ev[i], e->desk[0]);
         set_credit(s, estream_credit(s));
     }
     for (struct emit_conn *c = held; c; c = next) {
@@ -400,7 +404,7 @@ static uint32_t publish_batch(struct emit *e) {
         if (!s)
             continue;
         c = batch_conn(s, &held);
-        estream_event(s, ev);
+        estream_event(s, ev, e->desk[1]);
         if (ev->type == STREAM_EV_TOKEN)
             atomic_fetch_sub_explicit(&s->on_the_way, 1, memory_order_relaxed);
         set_credit(s, estream_credit(s));

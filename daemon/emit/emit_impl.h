@@ -5,7 +5,9 @@
 #define GLMD_EMIT_IMPL_H
 
 #include <pthread.h>
+#include <stdalign.h>
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "emit.h"
 #include "outparse.h"
@@ -84,45 +86,43 @@ struct estore_at { /* a record in it */
     uint32_t seq;
 };
 
+/* Every token touches the first two cache lines, and most touch no other: at each step all streams' lines come from
+ * far away, because the model had the caches since the last. */
 struct emit_stream {
-    struct emit *e;
+    alignas(64) struct emit *e;
     /* Changes while a kept stream moves (emove.c), by io, with the right of the old connection. Who is not io
      * reads it inside emit_enter(), takes that right and reads it again. */
     struct emit_conn *_Atomic conn;
-    void *owner;
     _Atomic uint32_t gen; /* 0 = free */
-    uint32_t next_gen;    /* io */
     uint32_t index;
-    uint32_t prev, next; /* on the connection's list */
-    bool linked;         /* it is on it */
-    _Atomic uint32_t next_retired;
-    enum stream_state state;
     uint64_t tag;
     uint32_t seq;
-    bool quiet, bound, first_sent, overflow;
-    bool given_up;    /* its reader did not read for too long: only the last words are still shown */
-    bool tool_events; /* granted to the connection it was submitted on */
-    uint32_t rec_per_token;
+    enum stream_state state;
     _Atomic uint32_t on_the_way; /* tokens handed to the emit thread that it has not seen yet */
-
-    struct estore *store; /* NULL: not kept */
-    bool replaying;       /* records of the store go first, from `replay` on */
-    bool held;            /* io is moving it: nothing leaves the outbox */
-    struct estore_at replay;
-    uint64_t
-        handed_over; /* engine thread only: the publish call in which an event went to the other thread */
-
+    uint32_t rec_per_token;
     struct outparse *parser;
+    bool quiet, bound, first_sent, overflow;
+    bool given_up;   /* its reader did not read for too long: only the last words are still shown */
     bool open_token; /* the TOKEN piece of the event being read may still take text */
-    size_t open_at;  /* its offset in the outbox */
+    bool replaying;  /* records of the store go first, from `replay` on */
+    bool held;       /* io is moving it: nothing leaves the outbox */
+
+    alignas(64) uint8_t *outbox; /* its own, or for one event of a stream that waits for nothing the thread's */
+    uint32_t out_head, out_tail, last_at; /* last_at: the newest piece */
+    uint32_t open_at;                     /* the TOKEN piece's offset in the outbox */
     uint64_t event_ns;
+    struct estore *store;   /* NULL: not kept */
+    uint64_t handed_over;   /* engine thread only: the publish call in which an event went to the other thread */
+    uint32_t n_ids, ids_at; /* answer of TOKENIZE */
 
-    uint8_t *outbox;
-    size_t out_head, out_tail, last_at; /* last_at: the newest piece */
-
-    const uint32_t *ids; /* answer of TOKENIZE */
-    uint32_t n_ids, ids_at;
-
+    alignas(64) void *owner;
+    uint32_t next_gen;   /* io */
+    uint32_t prev, next; /* on the connection's list */
+    bool linked;         /* it is on it */
+    bool tool_events;    /* granted to the connection it was submitted on */
+    _Atomic uint32_t next_retired;
+    struct estore_at replay;
+    const uint32_t *ids;
     struct glmw_usage usage;
     struct glmw_rec_end end;
     uint32_t end_token;
@@ -132,12 +132,15 @@ struct emit_stream {
     int error_status;
     bool has_error;
 };
+_Static_assert(offsetof(struct emit_stream, owner) == 128, "what a token touches grew out of two cache lines");
 
 struct emit {
     struct emit_options opt;
     struct emit_stream *streams;
     struct stream_credit *credit;
     uint8_t *outboxes;
+    uint8_t *desk[2]; /* outboxes of the engine thread and of the emit thread: one event's pieces, gone again before
+                       * the next, so that the memory is at hand and a stream's own stays untouched */
     void *parser_mem;
     const struct tok *tok;
     struct outparse_vocab vocab;
@@ -207,7 +210,8 @@ bool econn_flush_all(struct emit_conn *c); /* true: nothing waits any more */
 
 /* estream.c: pieces, outbox, records of a stream */
 struct emit_stream *estream_get(struct emit *e, struct stream_id id); /* NULL: stale */
-void estream_event(struct emit_stream *s, const struct stream_event *ev);
+/* desk: an outbox of the calling thread, which is empty before and after */
+void estream_event(struct emit_stream *s, const struct stream_event *ev, uint8_t *desk);
 bool estream_flush(struct emit_stream *s); /* true: nothing waits any more */
 void estream_fail(struct emit_stream *s, int status, const char *text);
 void estream_give_up(struct emit_stream *s);

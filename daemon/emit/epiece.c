@@ -51,7 +51,7 @@ bool epiece_put(struct emit_stream *s, const struct piece *p, const struct strea
     if (p->len)
         memcpy(at + sizeof *p + alt_bytes, text, p->len);
     s->last_at = s->out_tail;
-    s->out_tail += total;
+    s->out_tail += (uint32_t)total;
     return true;
 }
 
@@ -73,7 +73,7 @@ static bool extend_token(struct emit_stream *s, uint8_t channel, const char *tex
     memcpy((uint8_t *)p + text_at, text, n);
     p->channel = channel;
     p->len += (uint32_t)n;
-    s->out_tail = s->open_at + align8(text_at + n);
+    s->out_tail = s->open_at + (uint32_t)align8(text_at + n);
     return true;
 }
 

@@ -315,7 +315,7 @@ bool estream_flush(struct emit_stream *s) {
             memcpy(s->outbox + s->out_head, &p, sizeof p);
             return false;
         }
-        s->out_head += piece_bytes(&p);
+        s->out_head += (uint32_t)piece_bytes(&p);
     }
     s->out_head = s->out_tail = s->last_at = 0;
     if (!put_ids(s))
@@ -514,15 +514,9 @@ static void take_end(struct emit_stream *s, const struct stream_event *ev) {
     s->state = STREAM_ENDING;
 }
 
-void estream_event(struct emit_stream *s, const struct stream_event *ev) {
+static void take_event(struct emit_stream *s, const struct stream_event *ev) {
     struct emit_conn *c = s->conn;
 
-    if (s->state != STREAM_OPEN)
-        return;
-    if (ev->type == STREAM_EV_PROGRESS) {
-        put_progress(s, ev);
-        return;
-    }
     if (ev->type == STREAM_EV_END) {
         take_end(s, ev);
     } else if ((!econn_is_gone(c) || s->store) && !s->given_up) {
@@ -541,6 +535,25 @@ void estream_event(struct emit_stream *s, const struct stream_event *ev) {
         if (!estream_flush(s))
             c->waiting = true;
     }
+}
+
+void estream_event(struct emit_stream *s, const struct stream_event *ev, uint8_t *desk) {
+    uint8_t *own = s->outbox;
+
+    if (s->state != STREAM_OPEN)
+        return;
+    if (ev->type == STREAM_EV_PROGRESS) {
+        put_progress(s, ev);
+        return;
+    }
+    if (s->out_tail == 0)
+        s->outbox = desk;
+    take_event(s, ev);
+    if (s->outbox == own)
+        return;
+    if (s->out_tail && !FAULT(emit_left_on_the_desk))
+        memcpy(own + s->out_head, desk + s->out_head, s->out_tail - s->out_head);
+    s->outbox = own;
 }
 
 void estream_fail(struct emit_stream *s, int status, const char *text) {

@@ -58,6 +58,15 @@ size_t detok_push(struct detok *d, const uint8_t *bytes, size_t n, char *out) {
     return w;
 }
 
+const char *detok_view(struct detok *d, const uint8_t *bytes, size_t n, char *out, size_t *ret_n) {
+    if ((d->tail_bytes == 0 || FAULT(detok_view_forgets)) && utf8_valid_prefix(bytes, n) == n) {
+        *ret_n = n;
+        return (const char *)bytes;
+    }
+    *ret_n = detok_push(d, bytes, n, out);
+    return out;
+}
+
 size_t detok_finish(struct detok *d, char *out) {
     if (d->tail_bytes == 0)
         return 0;

@@ -23,6 +23,10 @@ void detok_init(struct detok *d);
 /* Returns the bytes written to out, which must hold DETOK_BOUND(n): every piece is whole characters. */
 size_t detok_push(struct detok *d, const uint8_t *bytes, size_t n, char *out);
 
+/* The same without a copy where nothing is kept and the bytes are whole characters, as those of most tokens are:
+ * returns bytes or out. */
+const char *detok_view(struct detok *d, const uint8_t *bytes, size_t n, char *out, size_t *ret_n);
+
 /* End of the text: an unfinished sequence becomes one U+FFFD. out must hold 3 bytes. */
 size_t detok_finish(struct detok *d, char *out);
 

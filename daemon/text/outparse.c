@@ -92,7 +92,10 @@ static void state_text(struct outparse *p, const char *text, size_t n) {
 }
 
 static void token_text(struct outparse *p, const struct token *t) {
-    state_text(p, p->out, detok_push(&p->detok, t->bytes, t->n, p->out));
+    size_t n;
+    const char *text = detok_view(&p->detok, t->bytes, t->n, p->out, &n);
+
+    state_text(p, text, n);
 }
 
 /* The text of the current state ends here: what was incomplete or held back goes out. */

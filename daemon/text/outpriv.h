@@ -23,20 +23,21 @@ enum out_state {
     ST_DONE,
 };
 
+/* What plain text touches comes first, two cache lines of it: a step looks at the parsers of all streams. */
 struct outparse {
-    struct outparse_limits lim;
     struct outparse_req req;
-    struct outparse_result result;
+    struct detok detok; /* of the text that is being read, whatever its channel */
     enum out_state state;
     enum out_state home; /* where a call began, and where its end leads: ST_CONTENT or ST_REASONING */
     bool committed;      /* calls inside the think block count from now on */
     bool hold_in_call;   /* ST_HOLD: the last id was inside a call */
-    struct detok detok;  /* of the text that is being read, whatever its channel */
-    struct stopstr stop;
+    struct outparse_result result;
 
-    /* one token's text, and the same escaped for JSON */
+    /* one token's text where it is not just its bytes, and the same escaped for JSON */
     char *out, *esc;
     size_t out_cap, esc_cap;
+    struct outparse_limits lim;
+    struct stopstr stop;
 
     /* the call being read */
     enum call_place place; /* ST_BLOCK: where a call would stand */

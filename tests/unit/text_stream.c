@@ -124,7 +124,14 @@ START_TEST(detok_on_byte_soup) {
 
             if (k > n - at)
                 k = n - at;
-            add = detok_push(&d, s + at, k, got + w);
+            if (round & 2) { /* with or without a copy: the same */
+                const char *seen = detok_view(&d, s + at, k, got + w, &add);
+
+                if (seen != got + w)
+                    memcpy(got + w, seen, add);
+            } else {
+                add = detok_push(&d, s + at, k, got + w);
+            }
             must(add <= DETOK_BOUND(k));
             must(utf8_is_valid(got + w, add)); /* whole characters only, in every piece */
             must(d.tail_bytes <= 3);
