@@ -69,15 +69,20 @@ static inline uint32_t spsc_room(const struct spsc *q) {
     return q->mask + 1 - (tail - head);
 }
 
-/* Producer. False when full. Does not wake: call spsc_wake once after a batch. */
-static inline bool spsc_push(struct spsc *q, const void *record) {
+/* Producer, of a record of which the first bytes alone matter; the others are what lay there. False when full. Does
+ * not wake: call spsc_wake once after a batch. */
+static inline bool spsc_push_part(struct spsc *q, const void *record, uint32_t bytes) {
     uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
 
     if (tail - atomic_load_explicit(&q->head, memory_order_acquire) > q->mask)
         return false;
-    memcpy(q->slots + (size_t)(tail & q->mask) * q->size, record, q->size);
+    memcpy(q->slots + (size_t)(tail & q->mask) * q->size, record, bytes);
     atomic_store_explicit(&q->tail, tail + 1, memory_order_release);
     return true;
+}
+
+static inline bool spsc_push(struct spsc *q, const void *record) {
+    return spsc_push_part(q, record, q->size);
 }
 
 static inline void spsc_wake(struct spsc *q) {

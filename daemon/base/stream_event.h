@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { STREAM_MAX_ALTS = 20 };
@@ -70,12 +71,24 @@ struct stream_event {
     float logprob;  /* NaN when not asked */
     bool forced;    /* TOKEN: control set it, the model had no choice */
     uint32_t n_alts;
-    struct stream_alt alts[STREAM_MAX_ALTS];
     union {
-        struct stream_progress progress;
-        struct stream_usage usage; /* END */
-    } u;
+        struct stream_alt alts[STREAM_MAX_ALTS]; /* TOKEN: n_alts of them, nothing behind */
+        union {
+            struct stream_progress progress;
+            struct stream_usage usage; /* END */
+        } u;
+    };
 };
+
+/* How much of it says something: most are tokens without alternatives, 40 bytes of 200. */
+static inline uint32_t stream_event_bytes(const struct stream_event *ev) {
+    uint32_t n = ev->n_alts < STREAM_MAX_ALTS ? ev->n_alts : STREAM_MAX_ALTS;
+
+    if (FAULT(emit_alts_left_behind))
+        n /= 2;
+    return offsetof(struct stream_event, alts) +
+           (ev->type == STREAM_EV_TOKEN ? n * (uint32_t)sizeof ev->alts[0] : (uint32_t)sizeof ev->u);
+}
 
 /* Records a stream needs free before a step may produce a token for it: the token itself, up to two records
  * of text held back before it, and its alternatives at six a record. The END (and usage) record is emit's own

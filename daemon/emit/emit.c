@@ -197,7 +197,7 @@ static void hand_over(struct emit *e, const struct stream_event *ev) {
         return;
     if (ev->type == STREAM_EV_TOKEN)
         atomic_fetch_add_explicit(&s->on_the_way, 1, memory_order_relaxed);
-    while (!spsc_push(&e->handover, ev)) {
+    while (!spsc_push_part(&e->handover, ev, stream_event_bytes(ev))) {
         spsc_wake(&e->handover);
         sched_yield();
     }

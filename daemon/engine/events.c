@@ -39,7 +39,8 @@ struct stream_event *event_push(struct engine *e, struct stream_id id, enum stre
     ev->logprob = NAN;
     ev->forced = false;
     ev->n_alts = 0;
-    memset(&ev->u, 0, sizeof ev->u);
+    if (type != STREAM_EV_TOKEN)
+        memset(&ev->u, 0, sizeof ev->u);
     return ev;
 }
 

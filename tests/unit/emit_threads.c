@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "emit_impl.h"
 #include "emittest.h"
@@ -105,8 +106,6 @@ START_TEST(publishers_do_not_mix) {
 }
 END_TEST
 
-/* ---- who publishes: the engine's thread itself, or the emit thread ---- */
-
 static void end_streams(const struct stream_id *id, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         struct stream_event ev = et_end(id[i], STREAM_END_LENGTH, 0);
@@ -119,6 +118,57 @@ static void end_streams(const struct stream_id *id, uint32_t n) {
     }
     et_retired = 0;
 }
+
+/* Of an event only what says something is handed over: all alternatives of a token, however many, and of its last words
+ * every number, where tokens with other alternatives lay before. */
+START_TEST(events_come_over_whole) {
+    struct glmw_usage last = {0};
+    struct et_client c;
+    struct stream_id id;
+    struct glmw_rec r;
+
+    et_begin(0, false);
+    et_open(&c, 10, 16);
+    id = et_accept(&c, 1, STREAM_MAX_ALTS, false);
+    for (uint32_t i = 0; i <= STREAM_MAX_ALTS; i++) {
+        struct stream_event ev = et_token(id, i);
+
+        ev.n_alts = (i * 11) % (STREAM_MAX_ALTS + 1); /* every number once, not in order */
+        for (uint32_t k = 0; k < ev.n_alts; k++)
+            ev.alts[k] = (struct stream_alt){1000 * i + k, (float)k};
+        et_sink.publish(et_sink.ctx, &ev, 1);
+    }
+    end_streams(&id, 1);
+    ck_assert(et_take(&c, &r) && r.type == GLMW_REC_ACCEPTED);
+    for (uint32_t i = 0; i <= STREAM_MAX_ALTS; i++) {
+        uint32_t n = (i * 11) % (STREAM_MAX_ALTS + 1), k = 0;
+
+        ck_assert(et_take(&c, &r) && r.type == GLMW_REC_TOKEN);
+        ck_assert_uint_eq(r.token, i);
+        ck_assert_uint_eq(r.n_alts, n);
+        while (k < n) {
+            struct glmw_alts a;
+
+            ck_assert(et_take(&c, &r) && r.type == GLMW_REC_ALTS);
+            memcpy(&a, &r, sizeof a);
+            for (uint32_t j = 0; j < GLMW_ALTS_PER_REC && k < n; j++, k++) {
+                ck_assert_uint_eq(a.alt[j].token, 1000 * i + k);
+                ck_assert(a.alt[j].logprob == (float)k);
+            }
+        }
+    }
+    ck_assert(et_take(&c, &r) && r.type == GLMW_REC_USAGE);
+    memcpy(&last, &r, sizeof last);
+    ck_assert_uint_eq(last.prompt_tokens, 3);
+    ck_assert_uint_eq(last.completion_tokens, 9);
+    ck_assert_uint_eq(last.tier_tokens | last.cached_tokens | last.queued | last.longest_gap, 0);
+    ck_assert(et_take(&c, &r) && r.type == GLMW_REC_END);
+    et_close(&c);
+    et_finish();
+}
+END_TEST
+
+/* ---- who publishes: the engine's thread itself, or the emit thread ---- */
 
 /* Handed over is what is estimated to hold the engine up for 12 us a step longer than one bell: 48 streams of one
  * connection are not, 64 are; few of two are not, three sleeping clients are. When they have ended everything is as
@@ -233,6 +283,7 @@ int main(void) {
     tcase_add_checked_fixture(tc, leakcheck_setup, leakcheck_teardown);
     tcase_add_loop_test(tc, publishers_do_not_mix, 0, 1);
     tcase_add_loop_test(tc, publishers_do_not_mix, 3, 4);
+    tcase_add_test(tc, events_come_over_whole);
     tcase_add_test(tc, costly_steps_are_handed_over);
     tcase_add_test(tc, one_client_is_told_directly);
     tcase_add_test(tc, what_it_costs_is_measured);
