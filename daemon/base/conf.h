@@ -21,7 +21,7 @@
 #define CONF_MAX_RULES 256
 
 enum conf_io { CONF_IO_AUTO = 0, CONF_IO_URING, CONF_IO_EPOLL };
-enum conf_backend { CONF_BACKEND_CPU = 0, CONF_BACKEND_REF };
+enum conf_backend { CONF_BACKEND_CPU = 0, CONF_BACKEND_REF, CONF_BACKEND_CUDA };
 enum conf_cache { CONF_CACHE_F32 = 0, CONF_CACHE_BF16, CONF_CACHE_FP8 };
 
 /* What one user may have at the same time. */

@@ -5,7 +5,7 @@
 #include "log.h"
 
 static const struct conf_word backend_words[] = {
-    {"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {NULL, 0}};
+    {"cpu", CONF_BACKEND_CPU}, {"ref", CONF_BACKEND_REF}, {"cuda", CONF_BACKEND_CUDA}, {NULL, 0}};
 static const struct conf_word cache_words[] = {
     {"f32", CONF_CACHE_F32}, {"bf16", CONF_CACHE_BF16}, {"fp8", CONF_CACHE_FP8}, {NULL, 0}};
 static const struct conf_word off_on_words[] = {{"off", 0}, {"on", 1}, {NULL, 0}};
@@ -27,8 +27,8 @@ const struct conf_row conf_rows[] = {
             "synthetic:SHAPE[,experts=FORMAT][,dense=FORMAT][,layers=N] for the shapes of glm-5.3-flash, glm-5.3 or nano "
             "with random weights, which measure a machine and mean nothing. Required here or with --model."},
     {"Model", "Backend", CONF_T_WORD, AT(backend), .def = "cpu", .words = backend_words,
-     .doc = "Which kernels compute: cpu uses the vector units of the processor, ref is the slow scalar "
-            "reference."},
+     .doc = "Which kernels compute: cpu uses the vector units of the processor, cuda one NVIDIA GPU (in builds made "
+            "with it), ref is the slow scalar reference."},
     {"Model", "Threads", CONF_T_U32, AT(threads), .def = "0", .min = 0, .max = 1024,
      .doc = "Compute threads. 0 takes one per processor that is online."},
     {"Model", "Ranks", CONF_T_U32, AT(ranks), .def = "1", .min = 1, .max = 8,

@@ -57,7 +57,7 @@ static int open_engine(struct daemon *d, struct engine **ret, struct xerr *err) 
     const struct conf *c = &d->conf;
     struct engine_options opt = {
         .model = c->model_path,
-        .backend = c->backend == CONF_BACKEND_REF ? "ref" : "cpu",
+        .backend = c->backend == CONF_BACKEND_REF ? "ref" : c->backend == CONF_BACKEND_CUDA ? "cuda" : "cpu",
         .threads = c->threads,
         .ranks = FAULT(ranks_unheard) ? 1 : c->ranks,
         .vocab_tokens = d->tok ? tok_size(d->tok) : 0,

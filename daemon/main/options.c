@@ -21,7 +21,7 @@ static const char usage[] =
     "                           weights of a published shape, to measure a machine with\n"
     "  --socket PATH            listening socket\n"
     "  --config FILE            read FILE and FILE.d/*.conf instead of the system's configuration\n"
-    "  --backend NAME           cpu or ref\n"
+    "  --backend NAME           cpu, cuda or ref\n"
     "  --threads N              compute threads, 0 = one per processor\n"
     "  --ranks N                shares the model is cut into, each with its part of the threads\n"
     "  --context N              longest prompt plus answer in tokens, 0 = the model's\n"

@@ -17,7 +17,7 @@ static const char usage[] =
     "\n"
     "Runs recorded cases on a checkpoint and prints how far the results are apart.\n"
     "\n"
-    "  --backend ref|cpu   what computes (default cpu)\n"
+    "  --backend ref|cpu|cuda  what computes (default cpu)\n"
     "  --isa NAME          instruction set of the cpu backend: scalar, avx2, avx512, neon\n"
     "  --threads N         threads (default: all processors)\n"
     "  --ranks N           shares the model is cut into, each with its part of the threads (default: 1)\n"
@@ -99,8 +99,8 @@ static int set_option(struct command *c, int opt) {
     switch (opt) {
     case OPT_BACKEND:
         c->o.backend = optarg;
-        if (strcmp(optarg, "ref") != 0 && strcmp(optarg, "cpu") != 0)
-            return misuse("--backend: expected ref or cpu, found", optarg);
+        if (strcmp(optarg, "ref") != 0 && strcmp(optarg, "cpu") != 0 && strcmp(optarg, "cuda") != 0)
+            return misuse("--backend: expected ref, cpu or cuda, found", optarg);
         return EVAL_OK;
     case OPT_ISA:
         c->o.isa = optarg;

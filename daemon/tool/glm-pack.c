@@ -13,7 +13,7 @@
 static const char usage[] =
     "usage: glm-pack IN_DIR OUT_DIR --format FORMAT [options]\n"
     "       glm-pack --check DIR [--json]\n"
-    "       glm-pack --compare DIR OTHER_DIR --text FILE [--backend ref|cpu] [--json]\n"
+    "       glm-pack --compare DIR OTHER_DIR --text FILE [--backend ref|cpu|cuda] [--json]\n"
     "\n"
     "Writes the BF16 checkpoint IN_DIR into OUT_DIR in another weight format.\n"
     "\n"
@@ -28,7 +28,7 @@ static const char usage[] =
     "  --numbers           write the numbers the formats stand for as F32, not the formats: what they lose,\n"
     "                      whatever reads them\n"
     "  --text FILE         afterwards compare the answers of both on this text\n"
-    "  --backend ref|cpu   what computes them (default cpu)\n"
+    "  --backend ref|cpu|cuda  what computes them (default cpu)\n"
     "  --json              one JSON document instead of lines\n"
     "  --check DIR         read a checkpoint in any format as the daemon does, and compare it with what was "
     "written\n"
@@ -95,8 +95,8 @@ static int set_option(struct command *c, int opt) {
         return PACK_OK;
     case OPT_BACKEND:
         c->o.backend = optarg;
-        if (strcmp(optarg, "ref") != 0 && strcmp(optarg, "cpu") != 0)
-            return misuse("--backend: expected ref or cpu, found", optarg);
+        if (strcmp(optarg, "ref") != 0 && strcmp(optarg, "cpu") != 0 && strcmp(optarg, "cuda") != 0)
+            return misuse("--backend: expected ref, cpu or cuda, found", optarg);
         return PACK_OK;
     case OPT_JSON:
         c->o.json = true;
