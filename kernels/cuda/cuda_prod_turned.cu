@@ -93,6 +93,7 @@ struct prod_of_exl3_turned {
     __device__ static __forceinline__ void multiply(const struct prod_job &j, const struct prod_tile &t, const batch &,
                                                     int, uint32_t chunk, const prod_x<NB> &x, state<NB> &,
                                                     float acc[NB][4]) {
+#pragma unroll
         for (int m = 0; m < 4; m++) {
             const uint32_t *words = (const uint32_t *)t.codes + (size_t)(chunk * 4 + m) * 8 * j.bits;
             uint32_t a[4];
@@ -104,8 +105,7 @@ struct prod_of_exl3_turned {
             }
 #pragma unroll
             for (int b = 0; b < NB; b++)
-                ptx_mma_f16(acc[b], a, m == 0 ? x.w[b][0] : m == 1 ? x.w[b][2] : m == 2 ? x.w[b][4] : x.w[b][6],
-                            m == 0 ? x.w[b][1] : m == 1 ? x.w[b][3] : m == 2 ? x.w[b][5] : x.w[b][7]);
+                ptx_mma_f16(acc[b], a, x.w[b][2 * m], x.w[b][2 * m + 1]);
         }
     }
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
