@@ -88,7 +88,9 @@ static void heads(struct cpu_run *r, const struct cpu_layer *l, const struct cpu
     const struct cpu_dims *d = &r->c->l.d;
     bool together = rows->n_seqs > 1 && rows->n <= CPU_ROW_BLOCK;
     float *fb_out = r->scratch + pad16(cpu_kda_scratch(d->kda_dim)), *gb_out = fb_out + cpu_kda_gates(d->kda_dim) / 2;
-    for (uint32_t head = pool_take(&r->c->pool); head < m->kda_heads; head = pool_take(&r->c->pool)) {
+    /* The same heads in every step: a state that another member wrote lies in that one's caches, and may have to come
+     * from another die (kernels/NOTES.md). */
+    for (uint32_t head = share_lo(r, m->kda_heads), hi = share_hi(r, m->kda_heads); head < hi; head++) {
         if (together)
             head_gates(r, l, rows, head, fb_out, gb_out);
         for (uint32_t i = 0; i < rows->n_seqs; i++) {

@@ -232,6 +232,38 @@ static void score_pools(struct cpu_run *r, const struct cpu_layer *l, const stru
     }
 }
 
+struct span {
+    uint32_t lo, hi;
+};
+
+/* This member's share of the units of rows all.lo .. all.hi-1, `per` units a row, counted from the first row on: those
+ * whose middle lies in this member's part of the sum of all costs. Who does a unit changes little from one step to the
+ * next: what a sequence keeps stays in the caches of one member (kernels/NOTES.md). */
+static struct span share_by_cost(const struct cpu_run *r, const struct cpu_rows *rows, struct span all, uint32_t per,
+                                 uint32_t (*cost)(const struct cpu_run *, const struct cpu_rows *, uint32_t)) {
+    struct span own = {0, 0};
+    uint64_t total = 0, before = 0;
+    for (uint32_t i = all.lo; i < all.hi; i++)
+        total += (uint64_t)per * cost(r, rows, i);
+    const uint64_t from = 2 * (total * r->me / r->n), to = 2 * (total * (r->me + 1) / r->n);
+    for (uint32_t i = all.lo; i < all.hi; i++) {
+        const uint32_t c = cost(r, rows, i);
+        for (uint32_t u = 0; u < per; u++, before += c) {
+            own.lo += 2 * before + c < from;
+            own.hi += 2 * before + c < to;
+        }
+    }
+    own.lo += all.lo * per;
+    own.hi += all.lo * per;
+    return own;
+}
+
+/* In positions; what a row costs beside them is about as much as a tile. */
+static uint32_t score_cost(const struct cpu_run *r, const struct cpu_rows *rows, uint32_t i) {
+    const uint32_t n = visible_pools(r, rows->pos[i]);
+    return n > r->c->l.d.sel ? n + CPU_KEY_TILE : 1;
+}
+
 /* Keeps the best pools of a row whose scores are in this member's room; KERN_NONE where all of them are seen.
  */
 static void keep_best(struct cpu_run *r, const struct cpu_rows *rows, uint32_t i) {
@@ -259,14 +291,15 @@ static bool cut_selection(const struct cpu_run *r, const struct cpu_rows *rows) 
  */
 static void select_pools(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows) {
     const struct cpu_dims *d = &r->c->l.d;
-    uint32_t first = 0, end = rows->n;
+    struct span all = {0, rows->n};
     bool cut = cut_selection(r, rows);
     if (cut) {
-        first = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank);
-        end = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank + 1);
+        all.lo = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank);
+        all.hi = cpu_rank_lo(r, rows->n, r->c->k->cfg.rank + 1);
     }
     if (cut || rows->n >= r->n) {
-        for (uint32_t i = first + pool_take(&r->c->pool); i < end; i = first + pool_take(&r->c->pool)) {
+        const struct span own = share_by_cost(r, rows, all, 1, score_cost);
+        for (uint32_t i = own.lo; i < own.hi; i++) {
             uint32_t n = visible_pools(r, rows->pos[i]);
             if (n > d->sel)
                 score_pools(r, l, rows, i, 0, n, room_of(r, r->me).score);
@@ -377,12 +410,25 @@ static void head_prod(struct cpu_run *r, const struct cpu_mat *m, uint32_t per_h
     }
 }
 
+static uint32_t seen_cost(const struct cpu_run *r, const struct cpu_rows *rows, uint32_t i) {
+    (void)r;
+    return rows->pos[i] + 1 + CPU_KEY_TILE;
+}
+
+static uint32_t chosen_cost(const struct cpu_run *r, const struct cpu_rows *rows, uint32_t i) {
+    const uint32_t kpool = r->c->k->cfg.model.index_kpool;
+    if (r->lane->n_sel[i] == KERN_NONE)
+        return seen_cost(r, rows, i);
+    return r->lane->n_sel[i] * kpool + (rows->pos[i] + 1) % kpool + CPU_KEY_TILE;
+}
+
 static void attention(struct cpu_run *r, const struct cpu_layer *l, const struct cpu_rows *rows, bool index) {
     uint32_t heads = r->c->k->cfg.model.mla_heads, block = CPU_HEAD_BLOCK;
     while (block > 1 && (uint64_t)rows->n * ((heads + block - 1) / block) < r->n)
         block /= 2; /* a head's bits do not depend on its neighbours in a block */
-    uint32_t blocks = (heads + block - 1) / block, n = rows->n * blocks;
-    for (uint32_t u = pool_take(&r->c->pool); u < n; u = pool_take(&r->c->pool)) {
+    const uint32_t blocks = (heads + block - 1) / block;
+    const struct span own = share_by_cost(r, rows, (struct span){0, rows->n}, blocks, index ? chosen_cost : seen_cost);
+    for (uint32_t u = own.lo; u < own.hi; u++) {
         uint32_t head = u % blocks * block;
         attend(r, l, rows, u / blocks, head, heads - head < block ? heads - head : block, index);
     }
