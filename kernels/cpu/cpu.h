@@ -272,7 +272,7 @@ static inline float *cpu_scratch(const struct cpu *c, uint32_t member) {
     return (float *)(void *)(c->work + c->l.thread_at + member * c->l.thread_bytes);
 }
 static inline void run_barrier(struct cpu_run *r) {
-    pool_barrier(&r->c->pool);
+    pool_barrier(&r->c->pool, r->me);
 }
 /* This member's share of n items in order; shares differ by one item at most. */
 static inline uint32_t share_lo(const struct cpu_run *r, uint32_t n) {

@@ -3,14 +3,15 @@
  *
  * Runs on the caller and on the workers. Two rules carry the memory order: a job number is published by the
  * release on `posted` and taken by the acquire in the worker; results of a phase are published by the
- * acq_rel arrival counter and the release on `phase`. Sleeping uses the pattern "announce, look again,
- * sleep" on both sides with sequentially consistent accesses, so a wake-up cannot be lost. */
+ * release on each member's `phase` and taken by the acquire of all others. Sleeping uses the pattern "announce,
+ * look again, sleep" on both sides with sequentially consistent accesses, so a wake-up cannot be lost. */
 #include "cpu_pool.h"
 
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -18,8 +19,11 @@
 #include <unistd.h>
 
 enum {
-    SPIN_CHECK = 64,        /* pauses between looks at the clock */
-    SPIN_BARRIER_NS = 50000 /* longest spin for a member that has not arrived */
+    SPIN_CHECK = 32,      /* pauses between looks at the clock */
+    SPIN_ALONE_NS = 5000, /* at a barrier; a yield takes 1.2 us on some machines */
+    SPIN_NS = 50000,      /* longest spin for a member that has not arrived, or for the next job */
+    CROWDED_NS = 200000,  /* a yield that takes longer met somebody who works, not a client that reads a token */
+    CROWDED_JOBS = 64     /* so many jobs a worker then sleeps for at once */
 };
 
 static inline void relax(void) {
@@ -44,27 +48,33 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Returns when *word is no longer `seen`: spin briefly, then sleep. */
-static void wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *asleep) {
-    uint64_t until = 0;
-    for (;;) {
+/* Returns when *word is no longer `seen`: spins for `limit` ns, the first `alone` of them without yielding, then
+ * sleeps. true: a yield took so long that others want this processor. */
+static bool wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *asleep, uint64_t alone,
+                        uint64_t limit) {
+    uint64_t from = 0;
+    bool crowded = false;
+    while (limit) {
         for (int i = 0; i < SPIN_CHECK; i++) {
             if (atomic_load_explicit(word, memory_order_acquire) != seen)
-                return;
+                return crowded;
             relax();
         }
-        /* On a busy machine the late member may be waiting for this very processor. */
-        (void)sched_yield();
         uint64_t now = now_ns();
-        if (!until)
-            until = now + SPIN_BARRIER_NS;
-        else if (now >= until)
+        if (!from)
+            from = now;
+        if (now - from >= limit)
             break;
+        if (now - from >= alone) {
+            (void)sched_yield();
+            crowded |= now_ns() - now > CROWDED_NS;
+        }
     }
     atomic_fetch_add(asleep, 1); /* announced before the last look: pairs with the waker's store and load */
     while (atomic_load(word) == seen)
         futex_wait(word, seen);
     atomic_fetch_sub(asleep, 1);
+    return crowded;
 }
 
 static void publish_change(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *asleep) {
@@ -73,37 +83,31 @@ static void publish_change(_Atomic uint32_t *word, uint32_t value, _Atomic uint3
         futex_wake_all(word);
 }
 
-void pool_barrier(struct pool *p) {
-    if (p->n == 1) {
-        atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-        return;
-    }
-    uint32_t phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == p->n) {
-        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-        publish_change(&p->phase, phase + 1, &p->sleepers);
-        return;
-    }
-    wait_change(&p->phase, phase, &p->sleepers);
+void pool_barrier(struct pool *p, uint32_t member) {
+    uint32_t before = atomic_load_explicit(&p->place[member].phase, memory_order_relaxed);
+    publish_change(&p->place[member].phase, before + 1, &p->place[member].asleep);
+    /* Another member may be one barrier ahead already, never two: it waits for this one. */
+    for (uint32_t i = FAULT(pool_leaves_early) ? 1 : 0; i < p->n; i++)
+        if (i != member)
+            (void)wait_change(&p->place[i].phase, before, &p->place[i].asleep, SPIN_ALONE_NS, SPIN_NS);
 }
 
+/* Between two steps a client may want this processor: a waiting worker yields at once. On a busy machine who yields
+ * waits for a turn, and who sleeps is let in when woken: there it does not spin at all for a while. */
 static void *worker_main(void *arg) {
     struct pool_worker *w = arg;
     struct pool *p = w->pool;
-    uint32_t done = 0;
+    uint32_t done = 0, rest = 0;
     for (;;) {
-        while (atomic_load_explicit(&p->posted, memory_order_acquire) == done) {
-            atomic_fetch_add(&p->idle, 1); /* announced before the last look: pairs with publish_change */
-            while (atomic_load(&p->posted) == done)
-                futex_wait(&p->posted, done);
-            atomic_fetch_sub(&p->idle, 1);
-        }
+        if (wait_change(&p->posted, done, &p->idle, 0, rest ? 0 : SPIN_NS))
+            rest = CROWDED_JOBS;
+        else if (rest)
+            rest--;
         if (atomic_load_explicit(&p->quit, memory_order_relaxed)) /* stored before the last post */
             return NULL;
         p->fn(p->arg, p->job[done % POOL_JOBS], w->member);
         done++;
-        pool_barrier(p);
+        pool_barrier(p, w->member);
     }
 }
 
@@ -151,5 +155,5 @@ void pool_post(struct pool *p, uint32_t job) {
 void pool_join(struct pool *p) {
     p->fn(p->arg, p->job[p->joined % POOL_JOBS], 0);
     p->joined++;
-    pool_barrier(p);
+    pool_barrier(p, 0);
 }

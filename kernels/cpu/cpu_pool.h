@@ -3,8 +3,9 @@
  *
  * The team is the calling thread (member 0) and n-1 workers. pool_post() hands a job to the workers at once;
  * the caller joins with pool_join() and every member runs the same function. Inside a job the members meet at
- * pool_barrier(). Waiting spins for a few microseconds, then sleeps on a futex, so that a team on a busy
- * machine costs its neighbours nothing. Nothing is allocated: the pool lives in memory the caller gives. */
+ * pool_barrier(). Waiting spins for some microseconds, then sleeps on a futex, so that a team on a busy
+ * machine costs its neighbours nothing; workers without a job wait in the same way, because between two steps
+ * there is less time than a wake takes. Nothing is allocated: the pool lives in memory the caller gives. */
 #ifndef GLMD_CPU_POOL_H
 #define GLMD_CPU_POOL_H
 
@@ -22,6 +23,13 @@ struct pool_worker {
     uint32_t member;
 };
 
+/* How far a member is; written by it alone. A line of its own: its arrival is one line's way to each of the others
+ * (220 ns between two dies), where a common counter took three ways. */
+struct pool_place {
+    _Alignas(64) _Atomic uint32_t phase; /* barriers arrived at; futex word of those who wait for this member */
+    _Atomic uint32_t asleep;             /* members asleep on it */
+};
+
 struct pool {
     uint32_t n;       /* members */
     uint32_t started; /* workers running */
@@ -34,10 +42,7 @@ struct pool {
     uint32_t joined; /* jobs the caller has finished; caller only */
     uint32_t job[POOL_JOBS];
 
-    _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t phase; /* barriers completed; futex word of members that gave up spinning */
-    _Atomic uint32_t sleepers;
-    _Alignas(64) _Atomic uint32_t next; /* work items handed out in the current phase */
+    struct pool_place place[POOL_MAX_THREADS];
 
     struct pool_worker worker[POOL_MAX_THREADS];
 };
@@ -56,13 +61,7 @@ static inline uint32_t pool_pending(const struct pool *p) {
     return atomic_load_explicit(&p->posted, memory_order_relaxed) - p->joined;
 }
 
-/* All members arrive before any leaves; everything written before is seen by all after. Also restarts
- * pool_take() at 0. */
-void pool_barrier(struct pool *p);
-
-/* Next work item of this phase; members stop when it is past their count. */
-static inline uint32_t pool_take(struct pool *p) {
-    return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-}
+/* All members arrive before any leaves; everything written before is seen by all after. */
+void pool_barrier(struct pool *p, uint32_t member);
 
 #endif
