@@ -72,10 +72,29 @@ static double sum_exp(const float *z, uint32_t n, double best) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+/* The first id of the largest number, KERN_NONE when none is above -infinity; no NaN. In whole numbers and block by
+ * block: the compiler makes vector code of it, as it may not of float maxima, and one block is searched for the id. */
+static uint32_t largest(const float *z, uint32_t n) {
+    uint32_t best = host_order(-INFINITY), at = KERN_NONE;
+    for (uint32_t first = 0; first < n; first += BLOCK) {
+        uint32_t end = n - first < BLOCK ? n : first + BLOCK, top = 0;
+        for (uint32_t i = first; i < end; i++) {
+            uint32_t order = host_order(z[i]);
+            top = order > top ? order : top;
+        }
+        if (top > best) {
+            best = top;
+            at = first;
+        }
+    }
+    while (at != KERN_NONE && host_order(z[at]) != best)
+        at++;
+    return at;
+}
+
 static struct raw scan_raw(const float *z, uint32_t n) {
     struct raw r = {.finite = true};
-    uint32_t bad = 0, best_order = 0;
-    /* Both passes in whole numbers: the compiler makes vector code of them, as it may not of float maxima. */
+    uint32_t bad = 0;
     for (uint32_t i = 0; i < n; i++) {
         int32_t u;
         memcpy(&u, &z[i], sizeof(u));
@@ -85,12 +104,7 @@ static struct raw scan_raw(const float *z, uint32_t n) {
         r.finite = false;
         return r;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t order = host_order(z[i]);
-        best_order = order > best_order ? order : best_order;
-    }
-    while (host_order(z[r.top1]) != best_order)
-        r.top1++;
+    r.top1 = largest(z, n);
     float best = z[r.top1];
     double sum = sum_exp(z, n, (double)best);
     r.logsumexp = (double)best + log(sum);
@@ -139,6 +153,10 @@ static void mask_out(float *z, uint32_t n, const uint32_t *mask) {
             for (; off; off &= off - 1)
                 z[__builtin_ctz(off)] = -INFINITY;
     }
+}
+
+static bool is_adjusted(const struct kern_sample *s) {
+    return s->mask0 != KERN_NONE || s->n_ban || s->n_bias || s->n_seen;
 }
 
 static void adjust(const struct kern_model_desc *m, const struct kern_plan *p, const struct kern_sample *s,
@@ -268,6 +286,8 @@ static uint32_t draw(const struct cut *c, const struct kern_sample *s, uint32_t 
 
 static uint32_t choose(const struct kern_sample *s, uint32_t position, const float *z, uint32_t n,
                        uint64_t *rank, uint64_t *weights) {
+    if (s->temperature <= 0)
+        return largest(z, n);
     uint64_t have = gather(z, n, rank);
     if (!have)
         return KERN_NONE;
@@ -275,8 +295,6 @@ static uint32_t choose(const struct kern_sample *s, uint32_t position, const flo
     for (uint64_t i = 1; i < have; i++)
         if (rank[i] > top)
             top = rank[i];
-    if (s->temperature <= 0)
-        return host_rank_id(top);
     const struct cut c = {.z = z, .scale = 1.0 / (double)s->temperature, .top = (double)z[host_rank_id(top)]};
     if (s->top_k && s->top_k < have) {
         host_select(rank, have, s->top_k);
@@ -318,6 +336,8 @@ void host_sample(const struct kern_model_desc *m, const struct kern_plan *p, uin
         ret->token = raw.top1;
     } else if (s->forced != KERN_NONE) {
         ret->token = s->forced;
+    } else if (s->temperature <= 0 && !is_adjusted(s)) {
+        ret->token = raw.top1;
     } else {
         uint64_t *rank = scratch, *weights = rank + m->vocab_rows;
         float *z = (float *)(void *)(weights + m->vocab_rows);
