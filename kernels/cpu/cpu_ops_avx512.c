@@ -17,7 +17,7 @@ typedef __m512 v16;
 #define V16_TILE_2    8
 #define V16_TILE_3    4
 #define V16_TILE_4    4
-#define V16_TILE_8    1
+#define V16_TILE_8    2
 #define V16_STEP      4 /* panels that stay in the first-level cache over several blocks of rows */
 
 static inline v16 v_ld(const float *p) {
