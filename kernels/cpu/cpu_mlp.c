@@ -130,7 +130,8 @@ static struct cpu_mat expert(const struct cpu_layer *l, const struct cpu_mat *fi
     return m;
 }
 
-/* Gate, up and activation of all touched experts: members share the pairs of panels of all of them. */
+/* Gate, up and activation of all touched experts. Where members can share each expert's pairs of panels evenly they do,
+ * so that a member reads the same ones in every step and has them in its own caches; else the pairs of all of them. */
 static void expert_gate_up(struct cpu_run *r, const struct cpu_layer *l, const struct groups *g) {
     const struct kern_model_desc *m = &r->c->k->cfg.model;
     const struct cpu_dims *d = &r->c->l.d;
@@ -138,12 +139,13 @@ static void expert_gate_up(struct cpu_run *r, const struct cpu_layer *l, const s
     size_t ld = 3 * (size_t)d->expert;
     for (uint32_t e = 0; e < m->n_experts; e++)
         touched += g->start[e + 1] > g->start[e];
-    uint32_t lo = share_lo(r, touched * pairs), hi = share_hi(r, touched * pairs);
+    const bool same = pairs % r->n == 0;
+    uint32_t lo = share_lo(r, same ? pairs : touched * pairs), hi = share_hi(r, same ? pairs : touched * pairs);
     for (uint32_t e = 0; e < m->n_experts; e++) {
         uint32_t first = g->start[e], n = g->start[e + 1] - first;
         if (!n)
             continue;
-        uint32_t base = seen++ * pairs, a = lo > base ? lo - base : 0, b = hi > base ? hi - base : 0;
+        uint32_t base = same ? 0 : seen++ * pairs, a = lo > base ? lo - base : 0, b = hi > base ? hi - base : 0;
         b = b < pairs ? b : pairs;
         if (a >= b)
             continue;
