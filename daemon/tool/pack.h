@@ -141,15 +141,22 @@ enum { PACK_MAX_JSON = 64 << 20 }; /* of a configuration or a record, which has 
  * says is not written again. */
 int pack_shard(struct pack_dir *d, const struct pack_plan *p, uint32_t file, json_t *weight_map,
                struct pack_totals *t, bool *ret_kept, struct xerr *e);
+/* The record's words for a finished file. NULL: no memory. */
+json_t *pack_to_record(const char digest[33], const struct pack_totals *t);
+void pack_sum_up(struct pack_totals *t, const struct pack_totals *more);
+/* Of bytes, as they stand in the record. */
+void pack_hash(const void *bytes, uint64_t n, char ret[33]);
+#define PACK_RECORD_TENSORS "tensors" /* of the record: what of a GGUF file is finished, while it is not whole */
 /* The digest of all tensors of a safetensors file, as it stands in the record. */
 int pack_digest(const struct st_file *f, char ret[33], struct xerr *e);
 
 /* Before anything is made: whether the model can be written as GGUF. */
 int pack_gguf_can(const struct pack_options *o, struct xerr *e);
-/* The whole model as OUT/model.gguf (packgguf.c, packggufkv.c); progress by name. *ret_left: tensors of the
- * vision tower, which have no place in it. */
+/* The whole model as OUT/model.gguf (packgguf.c, packggufkv.c, packggufout.c); progress by name; what an earlier call
+ * finished is not made again. *ret_kept: that was all of it. *ret_left: tensors of the vision tower, which have no
+ * place in it. */
 int pack_gguf(struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,
-              struct pack_totals *t, uint32_t *ret_left, struct xerr *e);
+              struct pack_totals *t, bool *ret_kept, uint32_t *ret_left, struct xerr *e);
 
 /* config.json with its quantization_config, and the files beside it that a family has. */
 int pack_config(const struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,

@@ -70,27 +70,32 @@ json_t *pack_path_json(const char *path) {
     return v;
 }
 
-/* Which command this is: options, and the sources with their sizes and times. */
+/* Which command this is: options, and the sources with their sizes and times. NULL: no memory. */
 static json_t *identity(const struct pack_options *o, const struct pack_plan *p) {
-    json_t *id = json_object(), *rules = json_array(), *files = json_array();
+    json_t *id, *rules = json_array(), *files = json_array();
+    int r = 0;
 
     for (uint32_t i = 0; i < o->n_rules; i++)
-        json_array_append_new(rules, json_pack("[o, s]", pack_path_json(o->rule[i].pattern), o->rule[i].f->word));
+        r |= json_array_append_new(rules,
+                                   json_pack("[o, s]", pack_path_json(o->rule[i].pattern), o->rule[i].f->word));
     for (uint32_t i = 0; i < model_index_files(p->x); i++) {
         struct stat st = { .st_size = 0 };
         const char *path = st_path(model_index_file(p->x, i));
 
         stat(path, &st);
-        json_array_append_new(files,
-                              json_pack("[o, I, I, I]", pack_path_json(path), (json_int_t)st.st_size,
-                                        (json_int_t)st.st_mtim.tv_sec, (json_int_t)st.st_mtim.tv_nsec));
+        r |= json_array_append_new(files,
+                                   json_pack("[o, I, I, I]", pack_path_json(path), (json_int_t)st.st_size,
+                                             (json_int_t)st.st_mtim.tv_sec, (json_int_t)st.st_mtim.tv_nsec));
     }
-    json_object_set_new(id, "version", json_string(GLMD_VERSION));
-    json_object_set_new(id, "format", json_string(o->format->word));
-    json_object_set_new(id, "parts", rules);
-    if (o->numbers)
-        json_object_set_new(id, "numbers", json_true());
-    json_object_set_new(id, "source", files);
+    id = r == 0 ? json_pack("{s:s, s:s, s:O, s:O}", "version", GLMD_VERSION, "format", o->format->word, "parts", rules,
+                            "source", files)
+                : NULL;
+    json_decref(rules);
+    json_decref(files);
+    if (id && o->numbers && json_object_set_new(id, "numbers", json_true()) < 0) {
+        json_decref(id);
+        id = NULL;
+    }
     return id;
 }
 

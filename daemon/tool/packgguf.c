@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* packgguf.c: the tensors of the model under their GGUF names, experts stacked, kv_b cut into its halves and
- * A_log as what the other programs compute with; one file, each tensor made whole in memory. */
+ * A_log as what the other programs compute with; each tensor made whole in memory, one file (packggufout.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -364,48 +364,32 @@ static int fill(const struct file *f, const struct entry *e, uint8_t *out, struc
     return r;
 }
 
-static int put(int fd, const void *bytes, uint64_t n) {
-    const char *p = bytes;
+static int write_tensors(const struct file *f, struct ggout *o, struct pack_totals *t, struct xerr *e) {
+    uint64_t done = 0;
+    int r = 0;
 
-    while (n) {
-        ssize_t k = write(fd, p, n < 1u << 30 ? n : 1u << 30);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return k < 0 ? -errno : -EIO;
-        p += k;
-        n -= (uint64_t)k;
-    }
-    return 0;
-}
-
-static int write_file(const struct file *f, int fd, const struct ggbuf *head, struct pack_totals *t,
-                      struct xerr *e) {
-    static const char zeros[GGUF_PACK_ALIGN];
-    uint64_t all = 0, done = 0;
-    int r = put(fd, head->p, head->n);
-
-    for (size_t i = 0; i < f->n; i++)
-        all += f->e[i].bytes;
     for (size_t i = 0; i < f->n && r >= 0; i++) {
-        uint8_t *bytes = malloc(f->e[i].bytes + 1);
+        const struct entry *en = &f->e[i];
+        struct pack_totals own = { .from = { 0 } };
+        uint8_t *bytes;
 
-        if (!bytes)
-            return xerr_set(e, -ENOMEM, "%s: no memory for %llu bytes", f->e[i].name,
-                            (unsigned long long)f->e[i].bytes);
-        r = fill(f, &f->e[i], bytes, t, e);
-        if (r >= 0 &&
-            ((r = put(fd, bytes, f->e[i].bytes)) < 0 ||
-             (r = put(fd, zeros, (GGUF_PACK_ALIGN - f->e[i].bytes % GGUF_PACK_ALIGN) % GGUF_PACK_ALIGN)) < 0))
-            xerr_set(e, r, "model.gguf: cannot write: %s", strerror(-r));
-        free(bytes);
-        pack_tell("model.gguf", done, done + f->e[i].bytes, all);
-        done += f->e[i].bytes;
+        r = ggout_has(o, i, en->bytes, en->part, t, e);
+        if (r == 0) {
+            bytes = malloc(en->bytes + 1);
+            r = bytes ? fill(f, en, bytes, &own, e)
+                      : xerr_set(e, -ENOMEM, "%s: no memory for %llu bytes", en->name, (unsigned long long)en->bytes);
+            if (r >= 0)
+                r = ggout_put(o, bytes, en->bytes, en->part, &own, e);
+            free(bytes);
+            pack_sum_up(t, &own);
+        }
+        pack_tell("model.gguf", done, done + en->bytes, o->all);
+        done += en->bytes;
     }
-    if (r >= 0 && fsync(fd) < 0)
-        r = xerr_set(e, -errno, "model.gguf: cannot write: %s", strerror(errno));
-    return r;
+    if (r >= 0 && o->n_kept)
+        fprintf(stderr, "glm-pack: model.gguf: %zu of %zu tensors were finished and are as they were written\n",
+                o->n_kept, f->n);
+    return r < 0 ? r : ggout_finish(o, e);
 }
 
 /* Header, metadata and the list of tensors. */
@@ -438,15 +422,16 @@ static int head_of(struct file *f, const struct pack_options *o, struct ggbuf *b
 }
 
 /* What was written, as the daemon's reader finds it, for the record. */
-static int record(struct pack_dir *d, struct xerr *e) {
+static int record(struct pack_dir *d, const struct pack_totals *t, struct xerr *e) {
     struct model_index *x = NULL;
     char digest[33];
     int r = model_index_open(&x, d->path, NULL, e);
 
     if (r >= 0)
         r = pack_digest(model_index_file(x, 0), digest, e);
-    if (r >= 0 && json_object_set_new(json_object_get(d->record, "shards"), "model.gguf",
-                                      json_pack("{s:s}", "digest", digest)) < 0)
+    if (r >= 0 && (json_object_set_new(json_object_get(d->record, "shards"), "model.gguf",
+                                       pack_to_record(digest, t)) < 0 ||
+                   json_object_del(d->record, PACK_RECORD_TENSORS) < 0))
         r = xerr_set(e, -ENOMEM, "no memory for the record");
     model_index_close(x);
     return r;
@@ -463,29 +448,28 @@ int pack_gguf_can(const struct pack_options *o, struct xerr *e) {
 }
 
 int pack_gguf(struct pack_dir *d, const struct pack_options *o, const struct pack_plan *p,
-              struct pack_totals *t, uint32_t *ret_left, struct xerr *e) {
+              struct pack_totals *t, bool *ret_kept, uint32_t *ret_left, struct xerr *e) {
     struct model_config cfg;
     struct file f = { .p = p, .cfg = &cfg };
     struct ggbuf head = { .p = NULL };
-    char tmp[4200], path[4200];
-    int fd = -1, r = model_config_read(o->in, &cfg, e);
+    struct ggout out = { .fd = -1 };
+    uint64_t all = 0;
+    int r = model_config_read(o->in, &cfg, e);
 
     for (size_t i = 0; i < model_index_count(p->x) && r >= 0; i++)
         r = one(&f, i, e);
+    for (size_t i = 0; i < f.n; i++) /* head_of() sees whether it can be */
+        all += f.e[i].bytes;
     if (r >= 0)
         r = head_of(&f, o, &head, e);
-    snprintf(tmp, sizeof tmp, "%s/.model.gguf.part", d->path);
-    snprintf(path, sizeof path, "%s/model.gguf", d->path);
-    if (r >= 0 && (fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
-        r = xerr_set(e, -errno, "%s: cannot create: %s", tmp, strerror(errno));
     if (r >= 0)
-        r = write_file(&f, fd, &head, t, e);
-    if (fd >= 0)
-        close(fd);
-    if (r >= 0 && rename(tmp, path) < 0)
-        r = xerr_set(e, -errno, "%s: cannot rename to %s: %s", tmp, path, strerror(errno));
+        r = ggout_open(&out, d, &head, all, e);
     if (r >= 0)
-        r = record(d, e);
+        r = write_tensors(&f, &out, t, e);
+    ggout_done(&out);
+    if (r >= 0)
+        r = record(d, t, e);
+    *ret_kept = f.n && out.n_kept == f.n;
     *ret_left = f.left;
     free(f.e);
     free(head.p);

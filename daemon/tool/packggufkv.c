@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "eval.h"
 #include "packgguf.h"
@@ -233,20 +233,20 @@ static int merges(struct meta *m, const json_t *doc, struct xerr *e) {
     return 0;
 }
 
-static void chat_template(struct meta *m, const char *dir) {
+/* A model may have none; one that is there and cannot be read is missed by whoever loads the file. */
+static int chat_template(struct meta *m, const char *dir, struct xerr *e) {
     char path[4200], *bytes;
-    struct stat st;
-    FILE *f;
+    uint64_t n = 0;
 
     snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
-    f = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
-    if (!f)
-        return; /* a model may have none */
-    bytes = st.st_size < 16 << 20 ? malloc((size_t)st.st_size + 1) : NULL;
-    if (bytes && fread(bytes, 1, (size_t)st.st_size, f) == (size_t)st.st_size)
-        text(m, "tokenizer.chat_template", bytes, (size_t)st.st_size);
+    if (access(path, F_OK) < 0 && errno == ENOENT)
+        return 0;
+    bytes = eval_read_file(path, &n);
+    if (!bytes)
+        return xerr_set(e, -EIO, "%s: cannot be read", path);
+    text(m, "tokenizer.chat_template", bytes, n);
     free(bytes);
-    fclose(f);
+    return 0;
 }
 
 int gguf_metadata(struct ggbuf *b, const char *dir, const struct model_config *c, uint64_t *ret_n,
@@ -277,7 +277,8 @@ int gguf_metadata(struct ggbuf *b, const char *dir, const struct model_config *c
         snprintf(name, sizeof name, "tokenizer.ggml.%s_token_id", stops[i]);
         token_id(&m, name, c->eos_token_id[i]);
     }
-    chat_template(&m, dir);
+    if (r >= 0)
+        r = chat_template(&m, dir, e);
     json_decref(doc);
     *ret_n = m.n;
     return r;

@@ -182,7 +182,10 @@ int pack_run(const struct pack_options *o) {
     if (r >= 0)
         r = pack_dir_open(&d, o, &p, &err);
     if (r >= 0 && p.family == PACK_GGUF) {
-        r = pack_gguf(&d, o, &p, &t, &left, &err);
+        bool all = false;
+
+        r = pack_gguf(&d, o, &p, &t, &all, &left, &err);
+        kept = all;
     } else if (r >= 0) {
         r = shards(&d, &p, &t, &kept, &err);
         if (r >= 0)

@@ -81,12 +81,16 @@ static int by_width(const void *a, const void *b) {
 static json_t *entry(const struct model_index *x, const struct out_tensor *o) {
     const struct st_tensor *t = model_index_at(x, o->source)->t;
     bool same = strcmp(t->name, o->t.name) == 0 && t->dtype == o->t.dtype; /* shapes of any rank are copied */
-    json_t *shape = json_array();
+    json_t *shape = json_array(), *all = NULL;
+    int r = 0;
 
     for (uint32_t i = 0; i < o->t.n_dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)(same ? t->shape[i] : o->t.shape[i])));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", st_dtype_name(o->t.dtype), "shape", shape,
-                     "data_offsets", (json_int_t)o->at, (json_int_t)(o->at + o->t.bytes));
+        r |= json_array_append_new(shape, json_integer((json_int_t)(same ? t->shape[i] : o->t.shape[i])));
+    if (r == 0)
+        all = json_pack("{s:s, s:O, s:[I, I]}", "dtype", st_dtype_name(o->t.dtype), "shape", shape, "data_offsets",
+                        (json_int_t)o->at, (json_int_t)(o->at + o->t.bytes));
+    json_decref(shape);
+    return all;
 }
 
 static int lay_out(struct shard *s) {
@@ -214,6 +218,10 @@ static void hex(struct siphash h, char ret[33]) {
     snprintf(ret, 33, "%016llx%016llx", (unsigned long long)h.h[0], (unsigned long long)h.h[1]);
 }
 
+void pack_hash(const void *bytes, uint64_t n, char ret[33]) {
+    hex(siphash(KEY, bytes, n), ret);
+}
+
 static int by_offset(const void *a, const void *b) {
     const struct st_tensor *const *x = a, *const *y = b;
 
@@ -248,16 +256,17 @@ int pack_digest(const struct st_file *f, char ret[33], struct xerr *e) {
 
 /* ---- the record ---- */
 
-static json_t *to_record(const char digest[33], const struct pack_totals *t) {
-    json_t *parts = json_object(), *one = json_object();
+json_t *pack_to_record(const char digest[33], const struct pack_totals *t) {
+    json_t *parts = json_object(), *one;
+    int r = 0;
 
     for (int i = 0; i < PACK_PARTS; i++)
         if (t->from[i])
-            json_object_set_new(parts, pack_part_name((enum pack_part)i),
-                                json_pack("[I, I, f, f]", (json_int_t)t->from[i], (json_int_t)t->to[i],
-                                          t->diff[i], t->norm[i]));
-    json_object_set_new(one, "digest", json_string(digest));
-    json_object_set_new(one, "parts", parts);
+            r |= json_object_set_new(parts, pack_part_name((enum pack_part)i),
+                                     json_pack("[I, I, f, f]", (json_int_t)t->from[i], (json_int_t)t->to[i],
+                                               t->diff[i], t->norm[i]));
+    one = r == 0 ? json_pack("{s:s, s:O}", "digest", digest, "parts", parts) : NULL;
+    json_decref(parts);
     return one;
 }
 
@@ -272,7 +281,7 @@ static void from_record(const json_t *one, struct pack_totals *t) {
     }
 }
 
-static void sum_up(struct pack_totals *t, const struct pack_totals *more) {
+void pack_sum_up(struct pack_totals *t, const struct pack_totals *more) {
     for (int i = 0; i < PACK_PARTS; i++) {
         t->from[i] += more->from[i];
         t->to[i] += more->to[i];
@@ -353,7 +362,8 @@ static int write_shard(struct shard *s, const struct pack_dir *d, const char *na
     if (r < 0)
         return r;
     hex(siphash(KEY, s->digest, s->n * sizeof *s->digest), digest);
-    json_object_set_new(shards, name, to_record(digest, t));
+    if (json_object_set_new(shards, name, pack_to_record(digest, t)) < 0)
+        return xerr_set(e, -ENOMEM, "%s: no memory for the record", name);
     r = pack_put_json(d->path, "glm-pack.partial", d->record, e);
     if (r >= 0 && rename(tmp, path) < 0)
         r = xerr_set(e, -errno, "%s: cannot rename to %s: %s", tmp, path, strerror(errno));
@@ -382,7 +392,7 @@ int pack_shard(struct pack_dir *d, const struct pack_plan *p, uint32_t file, jso
         from_record(json_object_get(json_object_get(d->record, "shards"), name), t);
     } else {
         r = write_shard(&s, d, name, &own, e);
-        sum_up(t, &own);
+        pack_sum_up(t, &own);
     }
     for (size_t i = 0; i < s.n && r >= 0; i++)
         if (json_object_set_new(weight_map, s.out[i].t.name, json_string(name)) < 0)

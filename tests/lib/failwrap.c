@@ -128,6 +128,8 @@ MEMORY(malloc, (size_t n), (n))
 MEMORY(calloc, (size_t n, size_t size), (n, size))
 MEMORY(aligned_alloc, (size_t align, size_t n), (align, n))
 MEMORY(strdup, (const char *s), (s))
+/* its text is freed as if it were of malloc() */
+MEMORY(json_dumps, (const json_t *v, size_t flags), (v, flags))
 
 void *__real_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n);

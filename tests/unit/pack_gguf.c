@@ -3,9 +3,11 @@
  * halves. */
 #include <check.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "host_unpack.h"
@@ -155,6 +157,69 @@ START_TEST(gguf_by_the_book) {
 }
 END_TEST
 
+/* ---- interrupted ---- */
+
+static void shell(const char *fmt, ...) {
+    char cmd[1600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(cmd, sizeof cmd, fmt, ap);
+    va_end(ap);
+    ck_assert_msg(system(cmd) == 0, "%s", cmd);
+}
+
+static unsigned finished(void) {
+    const char *at = strstr(packtest_prog.err_text, " tensors were finished and are as they were written");
+    unsigned n = 0;
+    if (!at)
+        return 0;
+    for (at -= strlen("000 of 000"); *at && sscanf(at, "%u of", &n) != 1; at++)
+        ;
+    return n;
+}
+
+/* Ended in the middle of the file, and once more with a byte of what was there changed: the same directory as without
+ * an end, and what is there as it was written is not made again. */
+START_TEST(gguf_goes_on) {
+    char a[200], b[200], in[256];
+    unsigned n, damaged;
+    snprintf(in, sizeof in, "%s", ckpt_model("nano"));
+    snprintf(a, sizeof a, "%s", packtest_out("a"));
+    snprintf(b, sizeof b, "%s", packtest_out("b"));
+    ck_assert_int_eq(packtest(in, a, "q8_0", NULL), 0);
+    ck_assert_uint_eq(finished(), 0);
+    struct rlimit before, few = { .rlim_cur = 16000000 };
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    few.rlim_max = before.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &few), 0);
+    ck_assert_int_ne(packtest(in, b, "q8_0", NULL), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ck_assert_int_eq(access(packtest_out("b/.model.gguf.part"), F_OK), 0);
+    ck_assert_int_lt(access(packtest_out("b/model.gguf"), F_OK), 0);
+    shell("cp -r %s %s-c && cp -r %s %s-d", b, b, b, b);
+    ck_assert_int_eq(packtest(in, b, "q4_k", NULL), 2);
+    PACKTEST_SAYS("other options");
+    ck_assert_msg(packtest(in, b, "q8_0", NULL) == 0, "%s", packtest_prog.err_text);
+    n = finished();
+    ck_assert_uint_gt(n, 100);
+    shell("diff -r %s %s", a, b);
+    /* as when the end came between its name and its record */
+    shell("cd %s-c && mv .model.gguf.part model.gguf && printf x | dd of=model.gguf bs=1 seek=9000000 conv=notrunc "
+          "2>/dev/null", b);
+    snprintf(b, sizeof b, "%s", packtest_out("b-c"));
+    ck_assert_msg(packtest(in, b, "q8_0", NULL) == 0, "%s", packtest_prog.err_text);
+    damaged = finished();
+    ck_assert(damaged > 10 && damaged < n);
+    shell("diff -r %s %s", a, b);
+    /* another head: nothing of it is kept */
+    snprintf(b, sizeof b, "%s", packtest_out("b-d"));
+    shell("printf x | dd of=%s/.model.gguf.part bs=1 seek=2000 conv=notrunc 2>/dev/null", b);
+    ck_assert_msg(packtest(in, b, "q8_0", NULL) == 0, "%s", packtest_prog.err_text);
+    ck_assert_uint_eq(finished(), 0);
+    shell("diff -r %s %s", a, b);
+}
+END_TEST
+
 /* Experts of one layer are one tensor: a rule that would tell them apart is refused. */
 START_TEST(gguf_stacks) {
     static const char *const rule[] = { "--part", "*.layers.2.mlp.experts.1.*=bf16", NULL };
@@ -190,6 +255,7 @@ int main(void) {
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, packtest_setup, packtest_teardown);
     tcase_add_test(t, gguf_by_the_book);
+    tcase_add_test(t, gguf_goes_on);
     tcase_add_test(t, gguf_stacks);
     tcase_add_test(t, glm53_only_as_safetensors);
     suite_add_tcase(s, t);
