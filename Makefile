@@ -171,7 +171,7 @@ $(O)/obj/kernels/cuda/%.cu.o: kernels/cuda/%.cu Makefile
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -DCUDA_SIM $(CFLAGS) -fPIC -fvisibility=hidden -fno-strict-aliasing \
-	    -ffp-contract=off -pthread -MMD -MP -Wall -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(FAULTF) $(GPU_INC) $(CU_INC) \
+	    -ffp-contract=off -pthread -MMD -MP -Wall -Wno-unknown-pragmas -Wno-maybe-uninitialized $(if $(WERROR),-Werror) $(FAULTF) $(GPU_INC) $(CU_INC) \
 	    -c -o $@ $<
 $(O)/obj/tests/cudasim/%.o: tests/cudasim/%.c Makefile
 	$(call say,CC,$<)

@@ -365,7 +365,7 @@ static void place_lane(const struct kern_config *cfg, const struct cuda_layout *
     x->items = room(w, 1 + 3 * rows * d->n_top, sizeof(uint32_t));
     x->item_rows = room(w, rows * d->n_top, sizeof(uint32_t));
     x->act = room(w, rows * d->n_top * cuda_pad(d->expert_width, CUDA_PAD_K), sizeof(uint16_t));
-    cuda_around_room(d, rows, &had, &raw);
+    cuda_around_room(d, rows > samples ? rows : samples, &had, &raw); /* the head has as many rows as samples */
     x->had = room(w, has_exl3(cfg) ? had : 0, 1);
     x->had_out = room(w, raw, 1);
     x->head_in = room(w, samples * d->hidden_pad, sizeof(uint16_t));
