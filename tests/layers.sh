@@ -44,10 +44,15 @@ fi
 
 # kernels/ may ask libc and libm only: everything else would be an undefined symbol in this link
 undefined() { nm -u "$@" 2>/dev/null | awk 'NF == 2 && $1 ~ /^[Uw]$/ { sub(/@.*/, "", $2); print $2 }' | sort -u; }
-mapfile -t kernels < <(ls "$O"/lib/kernels*.a | grep -v '/kernels_cuda.a$')
+kernels=()
+for a in "$O"/lib/kernels*.a; do
+    [ "$a" = "$O/lib/kernels_cuda.a" ] || kernels+=("$a")
+done
+# may be two words: a compiler and what caches it
+read -ra cc <<<"${CC:-gcc}"
 tmp=$(mktemp)
 trap 'rm -f "$tmp"' EXIT
-if ! out=$("${CC:-gcc}" -shared -pthread -o "$tmp" -Wl,-z,defs $cuda -Wl,--whole-archive "${kernels[@]}" -Wl,--no-whole-archive -lm 2>&1); then
+if ! out=$("${cc[@]}" -shared -pthread -o "$tmp" -Wl,-z,defs $cuda -Wl,--whole-archive "${kernels[@]}" -Wl,--no-whole-archive -lm 2>&1); then
     echo "layers: kernels/ may use libc, libm and itself only:"
     echo "$out" | grep -o 'undefined reference to .*' | sort -u
     fail=1
