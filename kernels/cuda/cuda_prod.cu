@@ -28,6 +28,10 @@ void prod_matrix(struct prod_job *j, const char *weights, const struct cuda_mat 
     j->groups = tile_groups(&m->store, m->transposed ? m->n : m->k);
     j->block_rows = tile_scale_rows(m) ? 0 : m->store.block_rows ? m->store.block_rows : 1u << 30;
     j->block_cols = m->store.block_cols < (m->transposed ? m->n : m->k) ? m->store.block_cols : 0;
+    j->group_log = j->block_cols ? PROD_ODD : 31;
+    for (uint32_t log = 1; log < 31; log++)
+        if (j->block_cols == (uint64_t)TILE_CHUNK << log)
+            j->group_log = log;
     j->k_pad = m->k_pad;
     j->format = m->store.format;
     j->bits = m->store.bits;

@@ -11,7 +11,7 @@
 #include "cuda_ptx.cuh"
 #include "cuda_tile.h"
 
-enum { PROD_WARPS = 8, PROD_THREADS = 32 * PROD_WARPS, PROD_JOBS = CUDA_MAX_GROUP_MATS };
+enum { PROD_ODD = 255, PROD_WARPS = 8, PROD_THREADS = 32 * PROD_WARPS, PROD_JOBS = CUDA_MAX_GROUP_MATS };
 
 struct prod_side { /* a matrix, and with a gate the one that is multiplied by it */
     const char *codes, *scale;
@@ -25,6 +25,7 @@ struct prod_job {
     uint32_t first_block, tile_blocks; /* of one pass over the rows */
     uint32_t n, tiles, chunks, heads, split_log;
     uint32_t scale_kind, groups, block_rows, block_cols; /* block_rows 0: a scale a row; block_cols a multiple of 16 */
+    uint32_t group_log; /* a scale serves 64 << group_log inputs, 128 at least; or PROD_ODD */
     uint32_t k_pad, format, bits, mul1, mul, add; /* the last four: EXL3 */
     /* rows: those of the table, or *count of them, or entries of items (cuda_lane.items) */
     const uint32_t *count, *items, *item_rows;
@@ -49,34 +50,27 @@ struct prod_args {
 /* What a warp reads of one tile: pointers are the lane's. */
 struct prod_tile {
     const char *codes;
-    const char *scale; /* of the head */
-    uint32_t tile, lane;
+    const char *scale; /* of the head, until the format's begin() moves it */
+    uint32_t tile, lane, step, second;
 };
 
-__device__ static __forceinline__ float prod_scale(const char *p, uint32_t kind, uint64_t i) {
+__device__ static __forceinline__ float prod_scale(const char *p, uint32_t kind) {
     if (kind == KERN_SCALE_F32)
-        return __ldg((const float *)p + i);
-    uint32_t h = __ldg((const uint16_t *)p + i);
+        return __ldg((const float *)p);
+    uint32_t h = __ldg((const uint16_t *)p);
     return kind == KERN_SCALE_BF16 ? ptx_bf16_f32(h) : ptx_f16_f32(h);
-}
-
-/* The factor of output n (of 16 in the tile) in a group of inputs. */
-__device__ static __forceinline__ float prod_group_scale(const struct prod_job &j, const struct prod_tile &t,
-                                                         uint32_t n, uint32_t group) {
-    uint64_t at = j.block_rows ? (uint64_t)((t.tile * 16 + n) / j.block_rows) * j.groups + group
-                               : ((uint64_t)t.tile * j.groups + group) * 16 + n;
-    return prod_scale(t.scale, j.scale_kind, at);
 }
 
 /* The lane's sixteen numbers of a chunk, of its column's row. */
 template <int NB> struct prod_x {
     uint32_t w[NB][8];
-    __device__ __forceinline__ void load(const uint16_t *const x[NB], uint32_t chunk) {
+    /* there: false: zeros. A format whose codes of nothing are zeros need not ask. */
+    __device__ __forceinline__ void load(const uint16_t *const x[NB], uint32_t chunk, bool there) {
 #pragma unroll
         for (int b = 0; b < NB; b++) {
+            const uint4 *p = (const uint4 *)(x[b] + (size_t)chunk * TILE_CHUNK);
             uint4 lo = {0, 0, 0, 0}, hi = {0, 0, 0, 0};
-            if (x[b]) {
-                const uint4 *p = (const uint4 *)(x[b] + (size_t)chunk * TILE_CHUNK);
+            if (there) {
                 lo = __ldg(p);
                 hi = __ldg(p + 1);
             }
@@ -144,7 +138,16 @@ __device__ static __forceinline__ void prod_store(const struct prod_job &j, uint
         j.out[at] = v;
 }
 
-/* One warp's share of the sums of a tile. F: the format; T: 2 with a gate. */
+/* 16 bytes of weights; zeros where there are none. */
+__device__ static __forceinline__ uint4 prod_stream16(const char *p, bool there) {
+    uint4 v = {0, 0, 0, 0};
+    if (there)
+        v = ptx_stream16(p);
+    return v;
+}
+
+/* One warp's share of the sums of a tile. F: the format; T: 2 with a gate. A batch of F::CHUNKS is on its way while the one
+ * before is multiplied; what lies behind the share's end counts as zeros, so that nothing branches. */
 template <class F, int NB, int T>
 __device__ static __forceinline__ void prod_warp(const struct prod_job &j, const struct prod_tile t[T],
                                                  const uint16_t *const x[NB], uint32_t c0, uint32_t c1,
@@ -159,14 +162,14 @@ __device__ static __forceinline__ void prod_warp(const struct prod_job &j, const
         for (int i = 0; i < T; i++)
             next[i].load(j, t[i], c + F::CHUNKS, c1);
 #pragma unroll
-        for (int p = 0; p < F::CHUNKS; p++)
-            if (c + p < c1) {
-                prod_x<NB> b;
-                b.load(x, c + p);
+        for (int p = 0; p < F::CHUNKS; p++) {
+            prod_x<NB> b;
+            const bool there = c + p < c1;
+            b.load(x, F::ZEROS && !there ? c1 - 1 : c + p, F::ZEROS || there);
 #pragma unroll
-                for (int i = 0; i < T; i++)
-                    F::template multiply<NB>(j, t[i], now[i], p, c + p, b, s[i], acc[i]);
-            }
+            for (int i = 0; i < T; i++)
+                F::template multiply<NB>(j, t[i], now[i], p, c + p, b, s[i], acc[i]);
+        }
 #pragma unroll
         for (int i = 0; i < T; i++)
             now[i] = next[i];
@@ -201,8 +204,9 @@ __device__ static __forceinline__ void prod_outputs(const struct prod_job &j, co
     }
 }
 
+/* Two blocks a multiprocessor, one where more sides than F::SIDES, or two of 16 rows, would leave too few registers. */
 template <class F, int NB, int T>
-__global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const __grid_constant__ struct prod_args a) {
+__global__ void __launch_bounds__(PROD_THREADS, NB * T == 4 || T > F::SIDES ? 1 : 2) prod_kernel(const __grid_constant__ struct prod_args a) {
     __shared__ float sums[PROD_WARPS * T * 8 * NB * PROD_LD];
     uint32_t which = 0;
     while (which + 1 < a.n_jobs && blockIdx.x >= a.job[which + 1].first_block)
@@ -225,10 +229,9 @@ __global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const __grid_constan
         struct prod_tile t[T];
 #pragma unroll
         for (int b = 0; b < NB; b++) {
-            uint32_t col = 8 * b + lane / 4;
-            x[b] = col < r.n ? j.x + (size_t)(prod_entry(r, col) / j.x_div) * j.ldx + (size_t)head * j.head_ldx +
-                                   16 * (lane % 4)
-                             : NULL;
+            uint32_t col = 8 * b + lane / 4; /* columns without a row repeat the first, and nobody reads them */
+            x[b] = j.x + (size_t)(prod_entry(r, col < r.n ? col : 0) / j.x_div) * j.ldx + (size_t)head * j.head_ldx +
+                   16 * (lane % 4);
         }
 #pragma unroll
         for (int i = 0; i < T; i++) {
@@ -237,6 +240,7 @@ __global__ void __launch_bounds__(PROD_THREADS) prod_kernel(const __grid_constan
             t[i].tile = tile;
             t[i].codes = s.codes + r.expert * s.stride + head * j.head_codes + F::tile_at(j, tile, lane);
             t[i].scale = s.scale + r.expert * s.stride + head * j.head_scale;
+            F::begin(j, &t[i]);
         }
         prod_warp<F, NB, T>(j, t, x, c0, end < j.chunks ? end : j.chunks, acc);
     }

@@ -13,8 +13,7 @@ template <int BITS> struct trellis_words {
     __device__ __forceinline__ void load(const char *codes, uint32_t, uint32_t c, uint32_t end) {
 #pragma unroll
         for (int p = 0; p < 4; p++)
-            if (c + p < end)
-                w[p] = ptx_stream16(codes + (size_t)(c + p) * 512);
+            w[p] = prod_stream16(codes + (size_t)(c + p) * 512, c + p < end);
     }
     __device__ __forceinline__ void states(int p, int m, uint32_t lane, uint32_t s[8]) const {
         const uint32_t now = prod_word(w[p], m), before = __shfl_sync(0xffffffffu, now, (lane + 31) & 31);
@@ -32,13 +31,15 @@ template <int BITS> struct trellis_any {
         return (lane * 8 * BITS + 257 * BITS - 16) % (256 * BITS);
     }
     __device__ __forceinline__ void load(const char *codes, uint32_t lane, uint32_t c, uint32_t end) {
-        if (c < end)
 #pragma unroll
-            for (int m = 0; m < 4; m++)
+        for (int m = 0; m < 4; m++)
 #pragma unroll
-                for (int i = 0; i <= WINDOW; i++)
+            for (int i = 0; i <= WINDOW; i++) {
+                w[m][i] = 0;
+                if (c < end)
                     w[m][i] = __ldg((const uint32_t *)(codes + (size_t)c * 128 * BITS + m * 32 * BITS) +
                                     (start(lane) / 32 + i) % (8 * BITS));
+            }
     }
     __device__ __forceinline__ void states(int, int m, uint32_t lane, uint32_t s[8]) const {
         uint32_t v[WINDOW + 1];
@@ -56,7 +57,7 @@ template <int BITS> struct trellis_of : trellis_any<BITS> {};
 template <> struct trellis_of<4> : trellis_words<4> {};
 
 template <int BITS, bool MUL1> struct prod_of_exl3 {
-    enum { CHUNKS = trellis_of<BITS>::CHUNKS, ALIGN = 1 };
+    enum { CHUNKS = trellis_of<BITS>::CHUNKS, ALIGN = 1, ZEROS = 0, SIDES = 2 };
     template <int NB> struct state {};
     struct batch {
         trellis_of<BITS> words;
@@ -84,6 +85,7 @@ template <int BITS, bool MUL1> struct prod_of_exl3 {
                 ptx_mma_f16(acc[b], a, x.w[b][2 * m], x.w[b][2 * m + 1]);
         }
     }
+    __device__ static __forceinline__ void begin(const struct prod_job &, struct prod_tile *) {}
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
     __device__ static __forceinline__ float factor(const struct prod_job &j, int, uint32_t, uint32_t entry,
                                                    uint32_t head) {

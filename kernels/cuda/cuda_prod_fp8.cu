@@ -28,5 +28,5 @@ struct prod_e4m3 {
 };
 
 cudaError_t prod_fp8(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s) {
-    return prod_start<prod_of_bytes<struct prod_e4m3>>(a, blocks, nb, t, s);
+    return prod_bytes_start<struct prod_e4m3>(a, blocks, nb, t, s);
 }

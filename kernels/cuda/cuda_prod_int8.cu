@@ -15,5 +15,5 @@ struct prod_q8 {
 };
 
 cudaError_t prod_int8(const struct prod_args &a, uint32_t blocks, int nb, int t, cudaStream_t s) {
-    return prod_start<prod_of_bytes<struct prod_q8>>(a, blocks, nb, t, s);
+    return prod_bytes_start<struct prod_q8>(a, blocks, nb, t, s);
 }

@@ -4,21 +4,20 @@
 #include "cuda_prod.cuh"
 
 struct prod_of_nvfp4 {
-    enum { CHUNKS = TILE_SCALE_CHUNKS, ALIGN = TILE_SCALE_CHUNKS };
+    enum { CHUNKS = TILE_SCALE_CHUNKS, ALIGN = TILE_SCALE_CHUNKS, ZEROS = 1, SIDES = 2 };
     template <int NB> struct state {};
     struct batch {
         uint4 w[4];
         uint2 scale; /* [chunk][row g, row g + 8] */
         __device__ __forceinline__ void load(const struct prod_job &j, const struct prod_tile &t, uint32_t c,
                                              uint32_t end) {
-            if (c < end) {
-                uint64_t unit = (uint64_t)t.tile * ((j.chunks + 3) / 4) + c / 4;
+            uint64_t unit = (uint64_t)t.tile * ((j.chunks + 3) / 4) + c / 4;
+            scale = make_uint2(0, 0);
+            if (c < end)
                 scale = ptx_stream8(t.scale + unit * 256 + t.lane * 8);
-            }
 #pragma unroll
             for (int p = 0; p < 4; p++)
-                if (c + p < end)
-                    w[p] = ptx_stream16(t.codes + (size_t)(c + p) * 512);
+                w[p] = prod_stream16(t.codes + (size_t)(c + p) * 512, c + p < end);
         }
     };
     __device__ static __forceinline__ size_t tile_at(const struct prod_job &j, uint32_t tile, uint32_t lane) {
@@ -46,6 +45,7 @@ struct prod_of_nvfp4 {
                              ptx_prmt(x.w[b][2 * m], x.w[b][2 * m + 1], 0x7632));
         }
     }
+    __device__ static __forceinline__ void begin(const struct prod_job &, struct prod_tile *) {}
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
     __device__ static __forceinline__ float factor(const struct prod_job &j, int side, uint32_t expert, uint32_t,
                                                    uint32_t) {

@@ -5,7 +5,7 @@
 #include "cuda_trellis.cuh"
 
 struct prod_of_turned {
-    enum { CHUNKS = 1, ALIGN = 1 };
+    enum { CHUNKS = 1, ALIGN = 1, ZEROS = 0, SIDES = 2 };
     template <int NB> struct state {};
     struct batch {
         uint4 w[2];
@@ -40,7 +40,7 @@ struct prod_of_turned {
         const uint64_t at = (uint64_t)group * j.k_pad + k;
         if (j.scale_kind == KERN_SCALE_E4M3)
             return ptx_f16_f32(ptx_e4m3x2_f16x2(((const uint8_t *)t.scale)[at]));
-        return prod_scale(t.scale, j.scale_kind, at);
+        return prod_scale(t.scale + at * (j.scale_kind == KERN_SCALE_F32 ? 4 : 2), j.scale_kind);
     }
     template <int NB>
     __device__ static __forceinline__ void multiply(const struct prod_job &j, const struct prod_tile &t, const batch &w,
@@ -65,6 +65,7 @@ struct prod_of_turned {
             }
         }
     }
+    __device__ static __forceinline__ void begin(const struct prod_job &, struct prod_tile *) {}
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
     __device__ static __forceinline__ float factor(const struct prod_job &j, int, uint32_t, uint32_t, uint32_t) {
         return j.format == KERN_NVFP4 ? *j.side[0].global : 1.0f;
@@ -74,7 +75,7 @@ struct prod_of_turned {
 /* EXL3: tiles [outputs / 16][inputs / 16] as in the file, where a tile's rows are what is an output here. Each lane
  * takes the states of its eight numbers where they are. */
 struct prod_of_exl3_turned {
-    enum { CHUNKS = 1, ALIGN = 1 };
+    enum { CHUNKS = 1, ALIGN = 1, ZEROS = 0, SIDES = 2 };
     template <int NB> struct state {};
     struct batch {
         __device__ __forceinline__ void load(const struct prod_job &, const struct prod_tile &, uint32_t, uint32_t) {}
@@ -108,6 +109,7 @@ struct prod_of_exl3_turned {
                 ptx_mma_f16(acc[b], a, x.w[b][2 * m], x.w[b][2 * m + 1]);
         }
     }
+    __device__ static __forceinline__ void begin(const struct prod_job &, struct prod_tile *) {}
     template <int NB> __device__ static __forceinline__ void finish(const state<NB> &, float[NB][4]) {}
     __device__ static __forceinline__ float factor(const struct prod_job &j, int, uint32_t, uint32_t entry,
                                                    uint32_t head) {
