@@ -146,8 +146,8 @@ __device__ static __forceinline__ uint4 prod_stream16(const char *p, bool there)
     return v;
 }
 
-/* One warp's share of the sums of a tile. F: the format; T: 2 with a gate. A batch of F::CHUNKS is on its way while the one
- * before is multiplied; what lies behind the share's end counts as zeros, so that nothing branches. */
+/* One warp's share of the sums of a tile. F: the format; T: 2 with a gate. A batch of F::CHUNKS is on its way while the
+ * one before is multiplied; what lies behind the share's end counts as zeros, so that nothing branches. */
 template <class F, int NB, int T>
 __device__ static __forceinline__ void prod_warp(const struct prod_job &j, const struct prod_tile t[T],
                                                  const uint16_t *const x[NB], uint32_t c0, uint32_t c1,
@@ -206,7 +206,8 @@ __device__ static __forceinline__ void prod_outputs(const struct prod_job &j, co
 
 /* Two blocks a multiprocessor, one where more sides than F::SIDES, or two of 16 rows, would leave too few registers. */
 template <class F, int NB, int T>
-__global__ void __launch_bounds__(PROD_THREADS, NB * T == 4 || T > F::SIDES ? 1 : 2) prod_kernel(const __grid_constant__ struct prod_args a) {
+__global__ void __launch_bounds__(PROD_THREADS, NB * T == 4 || T > F::SIDES ? 1 : 2)
+    prod_kernel(const __grid_constant__ struct prod_args a) {
     __shared__ float sums[PROD_WARPS * T * 8 * NB * PROD_LD];
     uint32_t which = 0;
     while (which + 1 < a.n_jobs && blockIdx.x >= a.job[which + 1].first_block)

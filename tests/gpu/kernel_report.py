@@ -6,8 +6,8 @@ each architecture, and for one of them how many instructions a lane spends on a 
 usage: kernel_report.py NVCC ARCH,ARCH DIRECTORY FILE.cu ... -- FLAG ...
 
 Exit 1: a kernel spills, or takes more shared memory than a block of the smallest device has. Objects go to DIRECTORY.
-The loop is found in the machine code: the shortest one around matrix instructions. Each of those takes eight weights of a
-lane; with 16 rows two of them share the weights."""
+The loop is found in the machine code: the shortest one around matrix instructions. Each of those takes eight weights of
+a lane; with 16 rows two of them share the weights."""
 import concurrent.futures
 import os
 import re
@@ -102,7 +102,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda j: compile_one(*j), jobs))
     bad = 0
-    print("%-58s %5s %5s %6s %6s %7s %s" % ("kernel", "sm", "regs", "stack", "spill", "shared", "instructions a weight"))
+    print("%-58s %5s %5s %6s %6s %7s %s"
+          % ("kernel", "sm", "regs", "stack", "spill", "shared", "instructions a weight"))
     for (_, arch, _, _, _), (cubin, found) in zip(jobs, results):
         code = code_of(cubin) if arch == LOOP_ARCH else {}
         for name, (regs, stack, spill, shared) in sorted(found.items()):
