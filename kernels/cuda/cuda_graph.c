@@ -121,7 +121,8 @@ static cudaError_t record(struct cuda *c, const struct kern_prog *prog, uint32_t
 static cudaError_t make(struct cuda *c, const struct kern_prog *prog, uint32_t rows, cudaGraphExec_t *ret,
                         const struct kern_stage **ret_at) {
     cudaGraph_t graph = NULL;
-    cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), end;
+    /* relaxed: the first use of a kernel loads it, which is no call of ours */
+    cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), end;
     if (e != cudaSuccess)
         return e;
     e = record(c, prog, rows, ret_at);
