@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(128) mla_combine(struct mla_args a) {
     for (uint32_t i = 0; i < n; i++)
         weight = fmaf(expf(end[i * stride] - top), end[i * stride + 1], weight);
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-        scale[i] = expf(end[i * stride] - top) / weight;
+        scale[i] = FAULT(cuda_splits_alike) ? 1.0f / (float)n : expf(end[i * stride] - top) / weight;
     __syncthreads();
     uint16_t *out = a.ctx + ((uint64_t)row * a.heads + head) * a.kv_pad;
     part += (uint64_t)head * a.kv_rank;

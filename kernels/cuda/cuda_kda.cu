@@ -179,7 +179,7 @@ __device__ static void kda_window(const struct kda_args &a, const struct kda_hea
     float *window = (float *)(h.slot + a.window) + h.head * dim;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < w * 3 * dim; i += blockDim.x) {
-        const uint32_t j = i / (3 * dim), part = i / dim % 3, c = i % dim, from = j + n;
+        const uint32_t j = i / (3 * dim), part = i / dim % 3, c = i % dim, from = FAULT(cuda_window_stays) ? j : j + n;
         const uint32_t column = kda_column(a, part) + h.head * dim + c;
         window[(j * 3 + part) * a.p + c] = from < w ? h.m->hist[(from * 3 + part) * KDA_DIM + c]
                                                       : h.z[(uint64_t)(from - w) * a.ldz + column];
@@ -329,7 +329,7 @@ template <uint32_t DIM> __global__ void __launch_bounds__(512, DIM ? 2 : 1) kda_
         h.head = blockIdx.x;
         h.row0 = q->row0;
         h.n = q->n_rows;
-        h.keep = q->keep;
+        h.keep = FAULT(cuda_keep_one_less) && q->keep > 1 ? q->keep - 1 : q->keep;
         h.commit = (q->flags & KERN_SEQ_COMMIT) != 0;
         __syncthreads(); /* the sequence before is done with the shared memory */
         kda_sequence<DIM>(a, h);

@@ -60,7 +60,7 @@ __device__ static __forceinline__ uint32_t mla_order(float v) {
         return 0;
     if (!(u & 0x7fffffffu))
         u = 0;
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
+    return u & 0x80000000u && !FAULT(cuda_order_raw) ? ~u : u | 0x80000000u;
 }
 enum { MLA_BINS = 2048, MLA_BIN_SHIFT = 21, MLA_SURE = MLA_BINS, MLA_CAND, MLA_DONE };
 

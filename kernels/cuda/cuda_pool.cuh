@@ -24,7 +24,7 @@ __device__ static __forceinline__ const float *pool_raw(const struct mla_args &a
     }
     *gate = a.index_dim;
     return (const float *)(a.slots + s->slot * a.slot_bytes + a.ring) +
-           (uint64_t)(pos % KERN_TAIL_RING) * 2 * a.index_dim;
+           (uint64_t)((pos + FAULT(cuda_ring_late)) % KERN_TAIL_RING) * 2 * a.index_dim;
 }
 
 /* One channel of the pool that begins at p0: its keys weighted by the softmax of their gates. */

@@ -129,8 +129,9 @@ __device__ static uint32_t topk_trim(struct topk_room *room, const struct topk_r
     for (uint32_t i = lo; i < hi; i++) {
         uint32_t left = room->bits[i], kept = 0;
         for (; left && before < want; before++) {
-            kept |= left & (0u - left);
-            left &= left - 1;
+            const uint32_t bit = FAULT(cuda_last_tie) ? 0x80000000u >> __clz((int)left) : left & (0u - left);
+            kept |= bit;
+            left &= ~bit;
         }
         room->bits[i] = kept;
     }

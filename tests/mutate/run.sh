@@ -19,9 +19,11 @@ run() { timeout --kill-after=5 "${MUTATE_TIMEOUT:-300}" "$@" >"$log/out" 2>&1 </
 while read -r fault prog args; do
     case $fault in '' | \#*) continue ;; esac
     prog=${prog//@O@/$O} args=${args//@O@/$O}
+    # programs of a device are in builds for one only
+    case ${prog##*/} in cuda_*) [ -x "$prog" ] || continue ;; esac
     harmless=${fault:0:1}
     fault=${fault#+}
-    grep -rqE "FAULT\($fault\)" --include='*.c' --include='*.h' ipc kernels daemon client tests/lib ||
+    grep -rqE "FAULT\($fault\)" --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' ipc kernels daemon client tests/lib ||
         { echo "gone     $fault: no such switch in the sources"; fail=1; continue; }
     key="$prog $args"
     if [ -z "${clean[$key]:-}" ]; then

@@ -11,7 +11,9 @@
 #include "backend.h"
 #include "kernmodel.h"
 
+#ifndef BACKEND
 #define BACKEND "ref"
+#endif
 
 struct bench {
     struct kern_config cfg;
