@@ -213,6 +213,9 @@ START_TEST(sizes) {
     ck_assert_int_eq(comm_local_open(g.mem, comm_local_bytes(2, 100) - 1, 2, 100, 10, end), -EINVAL);
     ck_assert_int_eq(comm_local_open((char *)g.mem + 8, comm_local_bytes(2, 100), 2, 100, 10, end), -EINVAL);
     ck_assert_int_eq(comm_local_open(g.mem, comm_local_bytes(2, 100), 2, 100, 0, end), -EINVAL);
+    const void *part[2] = {NULL};
+    ck_assert_int_eq(g.end[0]->ops->wait(g.end[0], part), -EINVAL); /* nothing was sent yet */
+    ck_assert(!part[0] && !part[1]);
     ck_assert_uint_eq((uintptr_t)g.end[1]->ops->slot(g.end[1]) % 64, 0);
     ck_assert_int_eq(g.end[1]->ops->send(g.end[1], 0, 101), -EMSGSIZE);
     says(g.end[1], "101 bytes");

@@ -374,6 +374,7 @@ START_TEST(last_blocks_that_are_not_whole) {
                               "%u columns, rank %u of %u: %u to %u", w, r, n, at, end);
                 ck_assert(r + 1 == n || most <= end - at + unit); /* the last one's is what is left */
             }
+            ck_assert_uint_eq(kern_shard_at(&s, KERN_AXIS_DENSE, n), w); /* and not the end of its block */
         }
     free(stores);
 }
