@@ -70,6 +70,17 @@ __device__ static __forceinline__ uint32_t ptx_shf_l(uint32_t lo, uint32_t hi, u
 #endif
 }
 
+/* 1 / v within 1 ulp; denormal v and results are zeros' (infinity, zero). */
+__device__ static __forceinline__ float ptx_rcp(float v) {
+#ifdef CUDA_SIM
+    return 1 / v;
+#else
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+#endif
+}
+
 /* ---- narrow numbers --------------------------------------------------------------------------------------- */
 
 __device__ static __forceinline__ float ptx_bf16_f32(uint32_t b) {

@@ -23,34 +23,53 @@ struct site_args {
     float hc_eps, rms_eps;
 };
 
-enum { SITE_WARPS = 8, SITE_THREADS = 32 * SITE_WARPS };
+enum { SITE_WARPS = 8, SITE_THREADS = 32 * SITE_WARPS, SITE_PARTS = 12 }; /* parts of y on their way together */
 
 /* Values of a row that are summed up by columns: fn's outputs, then the Gram matrix's upper half, row by row. */
 template <int HC> struct site_shape {
     static constexpr int fn = HC * (2 + HC), gram = HC * (HC + 1) / 2;
     static constexpr int per_warp = (fn + SITE_WARPS - 1) / SITE_WARPS;
+    static constexpr int gram_per_warp = (gram + SITE_WARPS - 1) / SITE_WARPS;
 };
 
-/* fn's numbers for this lane's column, for the outputs warp, warp + 8, ... */
+/* fn's numbers for this lane's column, for the outputs warp, warp + 8, ..., as they lie there. The format is asked once
+ * and nothing is widened here: a load whose value is looked at holds up all loads behind it. */
 template <int HC, int N>
 __device__ static __forceinline__ void site_load(const struct site_args &a, uint32_t warp, uint32_t col,
-                                                 float (&w)[N][HC]) {
+                                                 uint32_t (&w)[N][HC]) {
+    const bool wide = a.format == KERN_F32;
+    if (wide) {
+#pragma unroll
+        for (int t = 0; t < N; t++)
+#pragma unroll
+            for (int i = 0; i < HC; i++) {
+                const uint32_t o = warp + t * SITE_WARPS;
+                const uint64_t at = ((uint64_t)o * HC + i) * a.hidden + col;
+                w[t][i] = o < site_shape<HC>::fn && col < a.hidden ? __ldg((const uint32_t *)a.fn + at) : 0;
+            }
+        return;
+    }
 #pragma unroll
     for (int t = 0; t < N; t++)
 #pragma unroll
         for (int i = 0; i < HC; i++) {
             const uint32_t o = warp + t * SITE_WARPS;
             const uint64_t at = ((uint64_t)o * HC + i) * a.hidden + col;
-            w[t][i] = o < site_shape<HC>::fn && col < a.hidden ? step_plain(a.fn, a.format, at) : 0.0f;
+            w[t][i] = o < site_shape<HC>::fn && col < a.hidden ? __ldg((const uint16_t *)a.fn + at) : 0;
         }
 }
 
-/* One column of a row's streams: with the sub-layer's output merged, where there is one, and written back. */
+__device__ static __forceinline__ float site_widen(uint32_t format, uint32_t bits) {
+    return format == KERN_F32 ? ptx_bits_f32(bits) : format == KERN_BF16 ? ptx_bf16_f32(bits) : ptx_f16_f32(bits);
+}
+
+/* One column of a row's streams: with the sub-layer's output merged, where there is one, and written back. Everything
+ * is loaded before anything is added up. */
 template <int HC>
 __device__ static __forceinline__ void site_merge(const struct site_args &a, uint32_t row, uint32_t col,
                                                   float (&f)[HC]) {
     float *s = a.streams + (uint64_t)row * HC * a.hidden + col;
-    float in[HC], y = 0.0f;
+    float in[HC], post[HC], c[HC * HC], part[SITE_PARTS], y = 0.0f;
 #pragma unroll
     for (int i = 0; i < HC; i++)
         in[i] = s[(uint64_t)i * a.hidden];
@@ -60,15 +79,28 @@ __device__ static __forceinline__ void site_merge(const struct site_args &a, uin
             f[i] = in[i];
         return;
     }
+    if (a.post) {
+#pragma unroll
+        for (int i = 0; i < HC; i++)
+            post[i] = a.post[(uint64_t)row * HC + i];
+#pragma unroll
+        for (int i = 0; i < HC * HC; i++)
+            c[i] = a.comb[(uint64_t)row * HC * HC + i];
+    }
     const float *from = a.y + (uint64_t)row * a.y_stride * a.hidden + col;
-    for (uint32_t p = 0; p < a.y_parts; p++)
-        y += from[(uint64_t)p * a.hidden];
+    for (uint32_t p = 0; p < a.y_parts; p += SITE_PARTS) {
+#pragma unroll
+        for (uint32_t i = 0; i < SITE_PARTS; i++)
+            part[i] = p + i < a.y_parts ? from[(uint64_t)(p + i) * a.hidden] : 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < SITE_PARTS; i++)
+            y += part[i];
+    }
     if (!a.post) {
         f[0] = in[0] + y;
         s[0] = f[0];
         return;
     }
-    const float *post = a.post + (uint64_t)row * HC, *c = a.comb + (uint64_t)row * HC * HC;
 #pragma unroll
     for (int j = 0; j < HC; j++) {
         float v = post[j] * y;
@@ -80,17 +112,26 @@ __device__ static __forceinline__ void site_merge(const struct site_args &a, uin
     }
 }
 
+/* Sums over the warp of N numbers a lane, all on their way together. */
+template <int N> __device__ static __forceinline__ void site_warp_sums(float (&v)[N]) {
+#pragma unroll
+    for (int h = 16; h; h >>= 1)
+#pragma unroll
+        for (int t = 0; t < N; t++)
+            v[t] += __shfl_xor_sync(0xffffffffu, v[t], h);
+}
+
 template <int HC> __global__ void __launch_bounds__(SITE_THREADS) site_streams(struct site_args a) {
     typedef site_shape<HC> shape;
     __shared__ float f[CUDA_GROUP][HC][CUDA_HC_SLICE];
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * CUDA_HC_SLICE + lane;
     const uint32_t row0 = blockIdx.y * CUDA_GROUP, all = a.step->n_rows[a.table];
+    uint32_t w[shape::per_warp][HC];
+    if (a.part && a.fn) /* comes from memory, the rest from the cache: it goes first */
+        site_load<HC>(a, warp, col, w);
     if (row0 >= all)
         return;
     const uint32_t n = all - row0 < CUDA_GROUP ? all - row0 : CUDA_GROUP;
-    float w[shape::per_warp][HC];
-    if (a.part && a.fn)
-        site_load<HC>(a, warp, col, w);
     for (uint32_t r = warp; r < n; r += SITE_WARPS) {
         float v[HC] = {};
         if (col < a.hidden)
@@ -104,68 +145,92 @@ template <int HC> __global__ void __launch_bounds__(SITE_THREADS) site_streams(s
         return;
     const uint32_t fns = a.fn ? shape::fn : 0, values = fns + shape::gram;
     float *part = a.part + (uint64_t)row0 * values * a.splits + blockIdx.x;
+    uint32_t first[shape::gram_per_warp], second[shape::gram_per_warp];
+#pragma unroll
+    for (int t = 0; t < shape::gram_per_warp; t++) {
+        uint32_t g = warp + t * SITE_WARPS, i = 0;
+        while (i < HC && g >= HC - i) /* row i of the upper half has HC - i numbers */
+            g -= HC - i++;
+        first[t] = i < HC ? i : 0;
+        second[t] = i < HC ? i + g : 0;
+    }
     for (uint32_t r = 0; r < n; r++, part += (uint64_t)values * a.splits) {
+        float v[shape::per_warp + shape::gram_per_warp] = {};
         if (a.fn) {
 #pragma unroll
-            for (int t = 0; t < shape::per_warp; t++) {
-                float v = 0.0f;
+            for (int t = 0; t < shape::per_warp; t++)
 #pragma unroll
                 for (int i = 0; i < HC; i++)
-                    v = fmaf(w[t][i], f[r][i][lane], v);
-                v = step_warp_sum(v);
-                if (lane == 0 && warp + t * SITE_WARPS < fns)
-                    part[(uint64_t)(warp + t * SITE_WARPS) * a.splits] = v;
-            }
+                    v[t] = fmaf(site_widen(a.format, w[t][i]), f[r][i][lane], v[t]);
         }
-        for (uint32_t g = warp, i = 0, first = 0; g < shape::gram; g += SITE_WARPS) {
-            while (g - first >= HC - i) /* row i of the upper half has HC - i numbers */
-                first += HC - i++;
-            const float v = step_warp_sum(f[r][i][lane] * f[r][i + g - first][lane]);
-            if (lane == 0)
-                part[(uint64_t)(fns + g) * a.splits] = v;
-        }
+#pragma unroll
+        for (int t = 0; t < shape::gram_per_warp; t++)
+            v[shape::per_warp + t] = f[r][first[t]][lane] * f[r][second[t]][lane];
+        site_warp_sums(v);
+        if (lane)
+            continue;
+#pragma unroll
+        for (int t = 0; t < shape::per_warp; t++)
+            if (warp + t * SITE_WARPS < fns)
+                part[(uint64_t)(warp + t * SITE_WARPS) * a.splits] = v[t];
+#pragma unroll
+        for (int t = 0; t < shape::gram_per_warp; t++)
+            if (warp + t * SITE_WARPS < shape::gram)
+                part[(uint64_t)(fns + warp + t * SITE_WARPS) * a.splits] = v[shape::per_warp + t];
     }
 }
 
 /* ---- the site's input ----------------------------------------------------------------------------------- */
 
-/* What the merge needs; one thread. */
+/* What the merge needs beside post; one thread. Its passes follow each other, so what counts is how long one takes:
+ * columns and rows have code of their own, and the reciprocals are those of the hardware (1 ulp; what the passes
+ * converge to corrects it). */
 template <int HC>
-__device__ static __forceinline__ void site_coefficients(const struct site_args &a, uint32_t row, const float *m,
-                                                         float r) {
+__device__ static __forceinline__ void site_combine(const struct site_args &a, uint32_t row, const float *m,
+                                                    const float *base, float scale, float r) {
     float c[HC][HC];
-    for (int i = 0; i < HC; i++)
-        a.post[(uint64_t)row * HC + i] = 2.0f * step_sigmoid(fmaf(m[HC + i] * r, a.scale[1], a.base[HC + i]));
 #pragma unroll
     for (int i = 0; i < HC; i++) {
         float top, sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < HC; j++) {
             const int at = 2 * HC + i * HC + j;
-            c[i][j] = fmaf(m[at] * r, a.scale[2], a.base[at]);
+            c[i][j] = fmaf(m[at] * r, scale, base[at]);
             top = j == 0 || c[i][j] > top ? c[i][j] : top;
         }
 #pragma unroll
         for (int j = 0; j < HC; j++)
             sum += c[i][j] = expf(c[i][j] - top);
+        sum = ptx_rcp(sum);
 #pragma unroll
         for (int j = 0; j < HC; j++)
-            c[i][j] = c[i][j] / sum + a.hc_eps;
+            c[i][j] = fmaf(c[i][j], sum, a.hc_eps);
     }
-    for (uint32_t pass = 0; pass < 2 * a.iters - 1; pass++) {
-        const bool columns = pass % 2 == 0; /* columns first, columns last */
+#pragma unroll 1
+    for (uint32_t pass = 0;; pass++) { /* columns first, columns last */
 #pragma unroll
-        for (int x = 0; x < HC; x++) {
+        for (int j = 0; j < HC; j++) {
             float sum = a.hc_eps;
 #pragma unroll
-            for (int z = 0; z < HC; z++)
-                sum += columns ? c[z][x] : c[x][z];
-            sum = 1.0f / sum;
+            for (int i = 0; i < HC; i++)
+                sum += c[i][j];
+            sum = ptx_rcp(sum);
 #pragma unroll
-            for (int z = 0; z < HC; z++) {
-                c[z][x] = columns ? c[z][x] * sum : c[z][x];
-                c[x][z] = columns ? c[x][z] : c[x][z] * sum;
-            }
+            for (int i = 0; i < HC; i++)
+                c[i][j] *= sum;
+        }
+        if (pass + 1 >= a.iters)
+            break;
+#pragma unroll
+        for (int i = 0; i < HC; i++) {
+            float sum = a.hc_eps;
+#pragma unroll
+            for (int j = 0; j < HC; j++)
+                sum += c[i][j];
+            sum = ptx_rcp(sum);
+#pragma unroll
+            for (int j = 0; j < HC; j++)
+                c[i][j] *= sum;
         }
     }
 #pragma unroll
@@ -175,57 +240,97 @@ __device__ static __forceinline__ void site_coefficients(const struct site_args 
             a.comb[((uint64_t)row * HC + i) * HC + j] = c[i][j];
 }
 
+__device__ static __forceinline__ float site_sigmoid(float z) {
+    return ptx_rcp(1.0f + expf(-z));
+}
+
 /* A block makes SITE_THREADS columns of a row's input; with hyper-connections the last block of the row makes the
- * coefficients of the merge instead, which nobody waits for here. */
+ * coefficients of the merge instead, which nobody waits for here. All loads are issued before the first is used, also
+ * those of rows that the step does not have: they lie in the lane's memory and are dropped. */
 template <int HC> __global__ void __launch_bounds__(SITE_THREADS) site_input(struct site_args a) {
     typedef site_shape<HC> shape;
-    __shared__ float m[shape::fn + shape::gram];
+    enum { EACH = (shape::fn + shape::gram + SITE_WARPS - 1) / SITE_WARPS, RUN = 4 };
+    __shared__ float m[shape::fn + shape::gram], base[shape::fn];
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.y;
-    if (row >= a.step->n_rows[a.table])
-        return;
-    const uint32_t fns = a.fn ? shape::fn : 0, values = fns + shape::gram;
+    const uint32_t all = a.step->n_rows[a.table], fns = a.fn ? shape::fn : 0, values = fns + shape::gram;
     const bool last = a.fn && blockIdx.x == gridDim.x - 1;
-    for (uint32_t v = warp; v < values; v += SITE_WARPS) {
-        const float *p = a.part + ((uint64_t)row * values + v) * a.splits;
-        float sum = 0.0f;
-        if (!last && v >= HC && v < fns)
-            continue;
-        for (uint32_t s = lane; s < a.splits; s += 32)
-            sum += p[s];
-        sum = step_warp_sum(sum);
-        if (lane == 0)
-            m[v] = sum;
+    /* of fn's outputs all but the last block need the first HC */
+    const uint32_t left_out = last || !a.fn ? 0 : shape::fn - HC, wanted = values - left_out;
+    const uint32_t col = blockIdx.x * SITE_THREADS + threadIdx.x;
+    float in[HC], gain = 0.0f, scale[3] = {}, offset = 0.0f, sum[EACH] = {};
+    if (!last) {
+        const float *s = a.streams + (uint64_t)row * HC * a.hidden + col;
+#pragma unroll
+        for (int i = 0; i < HC; i++)
+            in[i] = col < a.hidden ? s[(uint64_t)i * a.hidden] : 0.0f;
+        gain = col < a.hidden ? a.norm[col] : 0.0f;
     }
+    if (a.fn) {
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            scale[i] = a.scale[i];
+        if (threadIdx.x < shape::fn)
+            offset = a.base[threadIdx.x];
+    }
+    for (uint32_t s0 = lane; s0 < a.splits; s0 += RUN * 32) {
+        float p[EACH][RUN];
+#pragma unroll
+        for (int t = 0; t < EACH; t++) {
+            const uint32_t k = warp + t * SITE_WARPS, v = a.fn && k >= HC ? k + left_out : k;
+            const float *from = a.part + ((uint64_t)row * values + v) * a.splits + s0;
+#pragma unroll
+            for (uint32_t u = 0; u < RUN; u++)
+                p[t][u] = k < wanted && s0 + u * 32 < a.splits ? from[u * 32] : 0.0f;
+        }
+#pragma unroll
+        for (int t = 0; t < EACH; t++)
+#pragma unroll
+            for (int u = 0; u < RUN; u++)
+                sum[t] += p[t][u];
+    }
+    if (row >= all)
+        return;
+    site_warp_sums(sum);
+#pragma unroll
+    for (int t = 0; t < EACH; t++) {
+        const uint32_t k = warp + t * SITE_WARPS;
+        if (lane == 0 && k < wanted)
+            m[a.fn && k >= HC ? k + left_out : k] = sum[t];
+    }
+    if (threadIdx.x < shape::fn)
+        base[threadIdx.x] = offset;
     __syncthreads();
     const float *gram = m + fns;
     float pre[HC], squares = 0.0f, trace = 0.0f;
+#pragma unroll
     for (int i = 0, g = 0; i < HC; g += HC - i++)
         trace += gram[g];
-    const float r = 1.0f / sqrtf(trace / (float)(HC * a.hidden) + a.rms_eps);
+    const float r = rsqrtf(trace / (float)(HC * a.hidden) + a.rms_eps);
     if (last) {
+        const uint32_t i = threadIdx.x - 32;
+        if (i < HC)
+            a.post[(uint64_t)row * HC + i] = 2.0f * site_sigmoid(fmaf(m[HC + i] * r, scale[1], base[HC + i]));
         if (threadIdx.x == 0)
-            site_coefficients<HC>(a, row, m, r);
+            site_combine<HC>(a, row, m, base, scale[2], r);
         return;
     }
 #pragma unroll
     for (int i = 0; i < HC; i++)
-        pre[i] = a.fn ? step_sigmoid(fmaf(m[i] * r, a.scale[0], a.base[i])) + a.hc_eps : 1.0f;
+        pre[i] = a.fn ? site_sigmoid(fmaf(m[i] * r, scale[0], base[i])) + a.hc_eps : 1.0f;
 #pragma unroll
     for (int i = 0, g = 0; i < HC; i++)
 #pragma unroll
         for (int j = i; j < HC; j++, g++)
             squares = fmaf((i == j ? 1.0f : 2.0f) * pre[i] * pre[j], gram[g], squares);
     squares = squares < 0.0f ? 0.0f : squares; /* not fmaxf(): what is no number must stay none */
-    const float norm = 1.0f / sqrtf(squares / (float)a.hidden + a.rms_eps);
-    const uint32_t col = blockIdx.x * SITE_THREADS + threadIdx.x;
+    const float norm = rsqrtf(squares / (float)a.hidden + a.rms_eps);
     if (col >= a.hidden)
         return;
-    const float *s = a.streams + (uint64_t)row * HC * a.hidden + col;
     float x = 0.0f;
 #pragma unroll
     for (int i = 0; i < HC; i++)
-        x = fmaf(pre[i], s[(uint64_t)i * a.hidden], x);
-    x = x * norm * a.norm[col];
+        x = fmaf(pre[i], in[i], x);
+    x = x * norm * gain;
     a.u_f[(uint64_t)row * a.hidden + col] = x;
     a.u[(uint64_t)row * a.hidden_pad + col] = ptx_f32_bf16(x);
 }
