@@ -14,30 +14,48 @@
 #include "cuda_dev.h"
 
 enum {
-    SAMPLE_CHUNK = 4096,   /* ids of a block where a sample is spread over many */
-    SAMPLE_CHUNK_THREADS = 256,
-    SAMPLE_THREADS = 512,  /* where one block has a sample */
-    SAMPLE_CUTS = 7,       /* places a selection looks at in one pass */
-    SAMPLE_LIST = 1024,    /* so few are kept in shared memory */
+    SAMPLE_THREADS = 256,
+    SAMPLE_EACH = 4, /* ids of a thread, behind each other */
+    SAMPLE_CHUNK = SAMPLE_THREADS * SAMPLE_EACH,
+    SAMPLE_RUN = 16, /* bins of a thread, where a block adds them up */
+    SAMPLE_BINS = SAMPLE_THREADS * SAMPLE_RUN,
+    SAMPLE_CUTS = 7, /* places a selection looks at in one pass */
 };
 
-/* A sample's beginnings; behind it lie the parts, z, the weights and the scores, see sample_at(). */
+/* What is drawn from: all that is above -inf, a nucleus, or what top_k leaves. */
+enum { SAMPLE_NOTHING, SAMPLE_ALL, SAMPLE_NUCLEUS, SAMPLE_TOP_K };
+
+/* A sample's beginnings; what lies behind it: sample_of(). */
 struct sample_state {
+    /* the plan's entry, from scan on */
+    uint64_t key; /* of its noise */
+    double scale; /* 1 / temperature */
+    float temperature, top_p, min_p;
+    uint32_t index, top_k, n_alts, target, forced;
+    uint32_t draws, scores, adjusted; /* adjusted: z is not the logits */
+    /* from weigh on */
+    uint32_t what, token;
     double logsumexp;
-    double scale;      /* 1 / temperature */
-    uint64_t top;      /* rank of the best adjusted logit */
-    uint64_t cut;      /* ranks from here on may be drawn */
-    uint64_t kept;     /* how many have them */
-    uint32_t token;    /* drawn, or KERN_NONE */
-    uint32_t drawing;  /* the draw is still to be made */
-    uint32_t arrived;  /* of the first sample: blocks that are through */
-    float top_z;
+    float top_z, per_z; /* of the best adjusted logit; bins a unit of z */
+    uint32_t kept, cut; /* ids above -inf; the bin that the cut lies in */
+    uint64_t above, need; /* weight of the bins before it; of all that stays */
+    /* how many blocks are through, or entries listed */
+    uint32_t weighed, drawn, listed, listed_alts;
+    uint32_t closed; /* of the first sample: samples that are through */
 };
 
+/* Of a chunk. */
 struct sample_part {
-    uint64_t rank, weight;
-    double sum; /* of e^(z - its best) */
-    uint32_t bad, zero;
+    uint64_t raw, best; /* ranks, before and after masks, lists and so on */
+    double sum;         /* of e^(z - the best), raw */
+    uint32_t bad, kept;
+    float low;          /* the least above -inf */
+    uint32_t zero;
+};
+
+struct sample_best {
+    uint64_t order; /* of the best score; 0: none */
+    uint32_t id, zero;
 };
 
 struct sample_args {
@@ -53,17 +71,22 @@ struct sample_args {
 struct sample_at {
     struct sample_state *state;
     struct sample_part *part;
-    float *z, *score;
-    uint64_t *weight;
+    struct sample_best *best;
+    uint64_t *hist; /* weights by bin, in the order of sample_slot() */
+    float *z;
+    uint64_t *list; /* ranks */
 };
 
 __host__ __device__ static inline uint64_t sample_offset(uint32_t vocab_rows, int what) {
     uint64_t chunks = (vocab_rows + (uint64_t)SAMPLE_CHUNK - 1) / SAMPLE_CHUNK, n = (vocab_rows + 3ull) & ~3ull;
-    uint64_t at = 64 + 16;
+    uint64_t at = 256;
+    static_assert(sizeof(struct sample_state) <= 256, "what lies behind a state begins there");
     if (what > 0) at += chunks * sizeof(struct sample_part);
-    if (what > 1) at += n * sizeof(float);
-    if (what > 2) at += n * sizeof(uint64_t);
+    if (what > 1) at += chunks * sizeof(struct sample_best);
+    at = (at + 15) & ~15ull; /* z is read in 16 bytes */
+    if (what > 2) at += SAMPLE_BINS * sizeof(uint64_t);
     if (what > 3) at += n * sizeof(float);
+    if (what > 4) at += n * sizeof(uint64_t);
     return at;
 }
 
@@ -72,9 +95,10 @@ __device__ static inline struct sample_at sample_of(const struct sample_args &a,
     struct sample_at r;
     r.state = (struct sample_state *)base;
     r.part = (struct sample_part *)(base + sample_offset(a.vocab_rows, 0));
-    r.z = (float *)(base + sample_offset(a.vocab_rows, 1));
-    r.weight = (uint64_t *)(base + sample_offset(a.vocab_rows, 2));
-    r.score = (float *)(base + sample_offset(a.vocab_rows, 3));
+    r.best = (struct sample_best *)(base + sample_offset(a.vocab_rows, 1));
+    r.hist = (uint64_t *)(base + sample_offset(a.vocab_rows, 2));
+    r.z = (float *)(base + sample_offset(a.vocab_rows, 3));
+    r.list = (uint64_t *)(base + sample_offset(a.vocab_rows, 4));
     return r;
 }
 
@@ -96,8 +120,6 @@ __device__ static inline const struct kern_row *sample_row(const struct kern_pla
 
 /* ---- order ------------------------------------------------------------------------------------------------ */
 
-#define SAMPLE_LOWEST (0x00800000ull << 32) /* no number has a lower rank, -inf has */
-
 __device__ static inline uint32_t sample_order(float v) {
     uint32_t u = __float_as_uint(__fadd_rn(v, 0.0f)); /* -0 becomes +0 */
     return u & 0x80000000u ? ~u : u | 0x80000000u;
@@ -111,6 +133,16 @@ __device__ static inline uint32_t sample_rank_id(uint64_t rank) {
 __device__ static inline float sample_rank_value(uint64_t rank) {
     uint32_t u = (uint32_t)(rank >> 32);
     return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+}
+
+/* Bins go down from the best: a number is never in an earlier bin than a larger one. The last holds all the rest. */
+__device__ static inline uint32_t sample_bin(float z, float top, float per_z) {
+    float at = __fmul_rn(__fsub_rn(top, z), per_z);
+    return at < SAMPLE_BINS - 1 ? (uint32_t)at : (uint32_t)SAMPLE_BINS - 1;
+}
+/* Where a bin lies, so that threads with SAMPLE_RUN bins behind each other read side by side. */
+__device__ static inline uint32_t sample_slot(uint32_t bin) {
+    return bin % SAMPLE_RUN * SAMPLE_THREADS + bin / SAMPLE_RUN;
 }
 
 /* ---- noise ------------------------------------------------------------------------------------------------ */
@@ -186,6 +218,39 @@ __device__ static inline uint64_t sample_share(float top_p, uint64_t total) {
     hi += sum < lo;
     uint64_t need = hi << (64 - shift) | sum >> shift;
     return need ? need : 1;
+}
+
+/* ---- scores ----------------------------------------------------------------------------------------------- */
+
+/* How far a score of sample_gumbel_near() may be off. */
+__device__ static inline float score_error(float score) {
+    return 1e-4f + 1e-6f * fabsf(score);
+}
+
+struct choice {
+    uint64_t key;
+    float z_top, scale;
+    double scale_d, min_p;
+    float log_min; /* of min_p; what is this far below the best is out */
+};
+
+__device__ static inline bool stays(const struct choice &c, float z) {
+    if (c.min_p <= 0) return true;
+    float lp = sample_lp_near(z, c.z_top, c.scale), margin = 1e-4f + 1e-6f * fabsf(lp);
+    if (lp > c.log_min + margin) return true;
+    if (lp < c.log_min - margin) return false;
+    return exp(sample_lp(z, c.z_top, c.scale_d)) >= c.min_p;
+}
+
+__device__ static inline float score_near(const struct choice &c, float z, uint32_t id) {
+    return sample_lp_near(z, c.z_top, c.scale) + sample_gumbel_near(sample_bits(c.key, id));
+}
+
+/* Doubles in the order of whole numbers; none is 0. */
+__device__ static inline uint64_t score_order(const struct choice &c, float z, uint32_t id) {
+    double exact = __dadd_rn(sample_lp(z, c.z_top, c.scale_d), sample_gumbel(sample_bits(c.key, id)));
+    long long b = __double_as_longlong(__dadd_rn(exact, 0.0));
+    return b < 0 ? ~(uint64_t)b : (uint64_t)b | 1ull << 63;
 }
 
 #endif
