@@ -255,8 +255,8 @@ $(O)/glmd.pc: client/glmd.pc.in Makefile
 # Tests. tests/unit/NAME.c -> one Check program each; tests/bench/NAME.c -> one program each.
 TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
 TEST_PKG := check jansson liburing libsystemd libpcre2-8
-# a cross build has no screen
-UNIT  := $(filter-out $(if $(CROSS),examples_window) $(if $(GPU_ROOM),,cuda_%),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
+# a cross build has no screen; cuda_core makes calls of the simulated runtime fail
+UNIT  := $(filter-out $(if $(CROSS),examples_window) $(if $(GPU_ROOM),,cuda_%) $(if $(filter cuda,$(GPU)),cuda_core),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 # Forked children stay away from Check (tests/lib/childcheck.h); temporary files go away (tests/lib/tmpleft.h).
 TLINK  = $(LINK) $(foreach s,_mark_point _ck_assert_failed srunner_run_all mkdtemp mkstemp,-Wl,--wrap=$(s))
