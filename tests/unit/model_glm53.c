@@ -294,6 +294,9 @@ START_TEST(every_key_is_read) {
 END_TEST
 
 #define FOUR     "\"full\",\"full\",\"full\",\"full\""
+#define SPARSE "\"deepseek_sparse_attention\","
+#define ONE_LINEAR \
+    "[" SPARSE SPARSE SPARSE SPARSE SPARSE SPARSE SPARSE SPARSE SPARSE SPARSE SPARSE "\"linear_attention\"]"
 #define ALL_FULL "[" FOUR "," FOUR "," FOUR "]"
 
 static const struct {
@@ -311,6 +314,7 @@ static const struct {
     {"no theta", "rope_parameters.rope_theta", NULL, -EINVAL, {"rope_theta", "nothing", "never assumed"}},
     {"theta 1", "rope_parameters.rope_theta", "1", -EINVAL, {"rope_theta", "found 1", "above 1"}},
     {"another theta", "rope_theta", "10000", -EINVAL, {"rope_theta", "found 10000", "8e+06"}},
+    {"a larger theta", "rope_theta", "9000000", -EINVAL, {"rope_theta", "found 9000000", "8e+06"}},
     {"part of a head", "rope_parameters.partial_rotary_factor", "0.5", -ENOTSUP, {"partial_rotary_factor", "0.5"}},
     {"other angles", "rope_parameters.factor", "4.0", -ENOTSUP, {"rope_parameters.factor", "no such key"}},
     {"no rope", "qk_rope_head_dim", "0", -EINVAL, {"qk_rope_head_dim", "found 0", "from 2"}},
@@ -321,6 +325,7 @@ static const struct {
     {"list against frequency", "indexer_types", ALL_FULL, -EINVAL, {"index_topk_freq", "layer 3 full"}},
     {"frequency", "index_topk_freq", "3", -EINVAL, {"index_topk_freq", "found 3", "layer 5 shared"}},
     {"no frequency", "index_topk_freq", "0", -EINVAL, {"index_topk_freq", "found 0", "from 1"}},
+    {"frequency of no model", "index_topk_freq", "129", -EINVAL, {"index_topk_freq", "found 129", "1 to 128"}},
     {"half of it", "index_topk_freq", NULL, -EINVAL, {"index_topk_freq", "nothing", "never assumed"}},
     {"two types", "rope_parameters.type", "\"yarn\"", -ENOTSUP, {"rope_parameters", "yarn", "default"}},
     {"two types of scaling",
@@ -340,6 +345,7 @@ static const struct {
     {"dense", "mlp_layer_types.3", "\"dense\"", -EINVAL, {"mlp_layer_types[3]", "first_k_dense_replace is 3"}},
     {"some layers sparse", "moe_layer_freq", "2", -ENOTSUP, {"moe_layer_freq", "found 2", "expected 1"}},
     {"linear layers", "layer_types", "[\"x\"]", -EINVAL, {"layer_types", "a list of 12"}},
+    {"one linear layer", "layer_types", ONE_LINEAR, -ENOTSUP, {"layer_types", "linear_attention", "deepseek_sparse"}},
     {"qk sum", "qk_head_dim", "33", -EINVAL, {"qk_head_dim", "found 33", "(32)"}},
     {"unknown", "attn_output_gate", "true", -ENOTSUP, {"attn_output_gate", "no such key"}},
     {"begin token", "bos_token_id", "1", -ENOTSUP, {"bos_token_id", "found 1"}},
