@@ -12,7 +12,19 @@ struct panel {
     const uint8_t *scales; /* of its rows, or the grid's row that serves all of them; NULL: several of the grid */
     uint32_t p;
     float global;
+    uint32_t grid[16]; /* where scales is NULL: each row's row of the grid; NO_GRID: it is padding */
 };
+#define NO_GRID UINT32_MAX
+
+/* A grid's rows may end anywhere; the divisions are made once a panel, not once for each of its blocks. */
+static void grid_rows(struct panel *q) {
+    const struct cpu_packed *m = q->m;
+    for (uint32_t l = 0; l < 16; l++) {
+        uint32_t n = q->p * 16 + l, i = n % m->rblock_pad, row = n / m->rblock_pad * m->rstride + m->roff + i;
+        uint32_t g = m->s.block_rows ? row / m->s.block_rows : 0;
+        q->grid[l] = i < m->rblock && row < m->rows ? g : NO_GRID;
+    }
+}
 
 static struct panel panel_open(const struct cpu_packed *m, const uint8_t *weights, uint32_t p) {
     struct panel q = {.m = m, .weights = weights, .p = p, .codes = weights + m->codes + (size_t)p * m->row_bytes * 16};
@@ -29,6 +41,8 @@ static struct panel panel_open(const struct cpu_packed *m, const uint8_t *weight
         uint32_t h = m->s.block_rows ? (row + 15) / m->s.block_rows : 0;
         if (g == h && i + 16 <= m->rblock && row + 16 <= m->rows)
             q.scales = s + (size_t)g * m->scale_cols * m->scale_unit;
+        else
+            grid_rows(&q);
     }
     return q;
 }
@@ -58,16 +72,13 @@ static v16 fp8_slowly(const uint8_t *p) {
     return v_ld(f);
 }
 
-/* A grid's rows may end anywhere. */
 static v16 grid_scales(const struct panel *q, uint32_t b) {
     const struct cpu_packed *m = q->m;
+    const uint8_t *scales = q->weights + m->scale + (size_t)b * m->scale_unit;
+    const size_t row_bytes = (size_t)m->scale_cols * m->scale_unit;
     _Alignas(64) float f[16];
-    for (uint32_t l = 0; l < 16; l++) {
-        uint32_t n = q->p * 16 + l, i = n % m->rblock_pad, row = n / m->rblock_pad * m->rstride + m->roff + i;
-        uint32_t g = m->s.block_rows ? row / m->s.block_rows : 0;
-        const uint8_t *s = q->weights + m->scale + ((size_t)g * m->scale_cols + b) * m->scale_unit;
-        f[l] = i < m->rblock && row < m->rows ? scale_number(m->s.scale, s) : 0.0f;
-    }
+    for (uint32_t l = 0; l < 16; l++)
+        f[l] = q->grid[l] == NO_GRID ? 0.0f : scale_number(m->s.scale, scales + q->grid[l] * row_bytes);
     return v_ld(f);
 }
 
