@@ -194,7 +194,7 @@ CLIENT_LIB := $(O)/libglmd.so.1
 
 # A machine without the packages gets one clear line instead of the compiler's first complaint. These goals say
 # so by themselves, install what is missing, or compile nothing.
-SELF_HELP := soak stress help deps demo check check-long check-arm fuzz mutate bench bench-ipc bench-sched bench-formats golden lint checker spin models clean
+SELF_HELP := soak stress help deps demo check check-long check-arm fuzz mutate bench bench-ipc bench-sched bench-formats kernel-report golden lint checker spin models clean
 ifneq ($(filter-out $(SELF_HELP),$(or $(MAKECMDGOALS),all)),)
 ifeq ($(shell command -v $(firstword $(CC))),)
 $(error no compiler ($(firstword $(CC))): 'make deps' installs it, or lists what to ask for)

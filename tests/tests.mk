@@ -5,7 +5,7 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check quality check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched bench-formats demo spin soak stress golden install
+.PHONY: help deps models check quality check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched bench-formats demo spin soak stress golden kernel-report install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
@@ -15,6 +15,7 @@ help:
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make bench-sched  measure many users at once: shares, batches, gaps, prompts sent again'
 	@echo 'make bench-formats  measure stored weights: packing at load, a step in each format against BF16'
+	@echo 'make kernel-report  registers, spills, shared memory and instructions a weight of the CUDA kernels; needs nvcc only'
 	@echo 'make quality    what every weight format does to nano: KL, first choices, text in three languages; writes a table'
 	@echo 'make examples   build the event-loop examples of client/examples into build/examples/'
 	@echo 'make stress     10^9 records over the rings and 10^8 through a daemon on each loop, with sides that are killed'
@@ -115,6 +116,11 @@ bench bench-ipc bench-sched bench-formats:
 	@tests/bench/run.sh $(O) $(patsubst bench-%,%,$(patsubst bench,bench-model,$@))
 .PHONY: bench-build
 bench-build: models all $(addprefix $(O)/bench/,$(BENCH))
+
+# No device, and no package but the compiler
+kernel-report:
+	@tests/gpu/kernel_report.py $(NVCC) $(subst $(eval) ,$(comma),$(strip $(CUDA_ARCH))) build-report \
+	    $(wildcard kernels/cuda/*.cu) -- -std=c++17 -O3 $(CU_INC) '-DFAULT(name)=0'
 
 # QUALITY_FORMATS="nvfp4 q4_k": these alone, anew. An interrupted run goes on with the next format
 quality:

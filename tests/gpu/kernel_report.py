@@ -11,6 +11,7 @@ a lane; with 16 rows two of them share the weights."""
 import concurrent.futures
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -96,6 +97,8 @@ def rows_of(name):
 
 def main():
     nvcc, archs, out, *rest = sys.argv[1:]
+    if not shutil.which(nvcc):
+        sys.exit("kernel_report: no compiler %s: install the CUDA toolkit and name it (make NVCC=...)" % nvcc)
     files, flags = rest[:rest.index("--")], rest[rest.index("--") + 1:]
     os.makedirs(out, exist_ok=True)
     jobs = [(nvcc, a, out, f, flags) for f in files for a in archs.split(",")]
