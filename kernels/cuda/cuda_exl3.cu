@@ -70,7 +70,7 @@ __global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const __grid
     /* sums of 128 over the root of 128 are less than 2^4 times the largest: they stay below 2^15 */
     int e = (int)(top >> 23) - 127;
     e = top >= 0x7f800000 || !top ? 0 : e < -100 ? 110 : e > 100 ? -90 : 10 - e;
-    const float up = ptx_bits_f32((uint32_t)(127 + e) << 23);
+    const float up = FAULT(cuda_transform_overflows) ? 1.0f : ptx_bits_f32((uint32_t)(127 + e) << 23);
     for (uint32_t i = threadIdx.x * 4; i < in.k; i += 128 * WARPS) { /* k is a multiple of 128: whole warps */
         inputs_at(x, suh, i, v);
         hadamard128(v);
@@ -79,7 +79,7 @@ __global__ static void __launch_bounds__(32 * WARPS) exl3_in_kernel(const __grid
         *(uint32_t *)(to + next) = ptx_f32x2_f16x2(v[2] * up, v[3] * up);
     }
     if (threadIdx.x == 0)
-        *(float *)(to + in.k) = ptx_bits_f32((uint32_t)(127 - e) << 23);
+        *(float *)(to + in.k) = FAULT(cuda_transform_overflows) ? 1.0f : ptx_bits_f32((uint32_t)(127 - e) << 23);
 }
 
 /* A warp takes 128 outputs of an entry and head. */

@@ -132,7 +132,10 @@ __device__ static void choose(const struct top_args &a, uint32_t row, uint32_t l
                 }
             }
         const uint32_t top = __reduce_max_sync(0xffffffffu, best);
-        at = __reduce_min_sync(0xffffffffu, best == top ? at : 0xffffffffu);
+        if (FAULT(cuda_tie_larger_id))
+            at = __reduce_max_sync(0xffffffffu, best == top && at != 0xffffffffu ? at : 0);
+        else
+            at = __reduce_min_sync(0xffffffffu, best == top ? at : 0xffffffffu);
         if (lane == 0)
             taken[at / 32] |= 1u << at % 32;
         __syncwarp();
@@ -175,7 +178,8 @@ __device__ static void group(const struct top_args &a, uint32_t rows, uint32_t *
                 items_before += lane >= h ? y : 0;
             }
             for (uint32_t i = 0; i < own; i++) {
-                uint32_t *item = a.items + 1 + 3 * (items + items_before - own + i), first = i * a.item_max;
+                uint32_t *item = a.items + 1 + 3 * (items + items_before - own + i);
+                const uint32_t first = FAULT(cuda_items_overlap) ? 0 : i * a.item_max;
                 item[0] = e;
                 item[1] = entries + before - count + first;
                 item[2] = min(count - first, a.item_max);

@@ -99,7 +99,7 @@ __device__ static __forceinline__ struct prod_rows prod_rows_of(const struct pro
     struct prod_rows r = {0, 0, 0, NULL};
     if (j.items) {
         if (pass < j.items[0]) {
-            r.expert = j.items[1 + 3 * pass];
+            r.expert = FAULT(cuda_wrong_expert) ? 0 : j.items[1 + 3 * pass];
             r.entries = j.item_rows + j.items[2 + 3 * pass];
             r.n = j.items[3 + 3 * pass];
         }

@@ -16,7 +16,8 @@ template <int BITS> struct trellis_words {
             w[p] = prod_stream16(codes + (size_t)(c + p) * 512, c + p < end);
     }
     __device__ __forceinline__ void states(int p, int m, uint32_t lane, uint32_t s[8]) const {
-        const uint32_t now = prod_word(w[p], m), before = __shfl_sync(0xffffffffu, now, (lane + 31) & 31);
+        const uint32_t now = prod_word(w[p], m), back = FAULT(cuda_trellis_no_tail) && !lane ? 0 : 31;
+        const uint32_t before = __shfl_sync(0xffffffffu, now, (lane + back) & 31);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             s[j] = ptx_shf_r(now, before, 28 - 4 * j) & 0xffff;

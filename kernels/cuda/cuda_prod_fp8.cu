@@ -15,7 +15,7 @@ struct prod_e4m3 {
         template <int NB> __device__ __forceinline__ void finish(float acc[NB][4]) {
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                if (row[h] & 0x80808080)
+                if ((row[h] & 0x80808080) && !FAULT(cuda_code_hides_nan))
 #pragma unroll
                     for (int b = 0; b < NB; b++)
                         acc[b][2 * h] = acc[b][2 * h + 1] = ptx_bits_f32(0x7fffffff);

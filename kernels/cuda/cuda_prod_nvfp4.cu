@@ -33,7 +33,8 @@ struct prod_of_nvfp4 {
                                                     float acc[NB][4]) {
         const uint32_t two = ptx_e4m3x2_f16x2((p & 2 ? w.scale.y : w.scale.x) >> 16 * (p & 1) & 0xffff);
         const float s0 = ptx_f16_f32(two) * 0x1p118f, s1 = ptx_f16_f32(two >> 16) * 0x1p118f;
-        const uint32_t lo = ptx_f32x2_bf16x2(s0, s0), hi = ptx_f32x2_bf16x2(s1, s1);
+        const uint32_t lo = ptx_f32x2_bf16x2(s0, s0);
+        const uint32_t hi = FAULT(cuda_scale_of_other_row) ? lo : ptx_f32x2_bf16x2(s1, s1);
 #pragma unroll
         for (int m = 0; m < 4; m++) {
             const uint32_t up = m & 1 ? 8 : 0;

@@ -36,7 +36,7 @@ struct prod_of_turned {
         return j.format == KERN_INT8 ? (float)((int)byte - 128) : ptx_f16_f32(ptx_e4m3x2_f16x2(byte));
     }
     __device__ static __forceinline__ float scale(const struct prod_job &j, const struct prod_tile &t, uint32_t k) {
-        const uint32_t group = j.block_cols ? t.tile * 16 / j.block_cols : 0;
+        const uint32_t group = j.block_cols && !FAULT(cuda_turned_first_scale) ? t.tile * 16 / j.block_cols : 0;
         const uint64_t at = (uint64_t)group * j.k_pad + k;
         if (j.scale_kind == KERN_SCALE_E4M3)
             return ptx_f16_f32(ptx_e4m3x2_f16x2(((const uint8_t *)t.scale)[at]));

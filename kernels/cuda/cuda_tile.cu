@@ -84,7 +84,7 @@ struct scatter {
 __device__ static bool row_of(const struct scatter &s, uint64_t row, uint32_t *ret_head, uint32_t *ret_in) {
     const struct cuda_mat &m = s.d.m;
     uint32_t head = (uint32_t)(row / s.per), in = (uint32_t)(row % s.per);
-    if (in < s.first || in - s.first >= (m.transposed ? m.k : m.n) || head >= m.heads)
+    if ((!FAULT(cuda_halves_mixed) && in < s.first) || in - s.first >= (m.transposed ? m.k : m.n) || head >= m.heads)
         return false;
     *ret_head = head;
     *ret_in = in - s.first;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_bandwidth: how fast products of packed matrices read their weights, against a kernel that only reads. On a machine
- * with a device and nvcc, from the repository's root:
+/* cuda_bandwidth: how fast products of packed matrices read their weights, against a kernel that only reads. On a
+ * machine with a device and nvcc, from the repository's root:
  *
  *   nvcc -std=c++17 -O3 -arch=sm_90 -Ikernels -Ikernels/cuda -Ikernels/host '-DFAULT(name)=0' -o cuda_bandwidth \
- *       tests/gpu/cuda_bandwidth.cu kernels/cuda/cuda_prod*.cu kernels/cuda/cuda_tile.cu kernels/cuda/cuda_exl3.cu \
- *       kernels/kern_format.c && ./cuda_bandwidth
+ *       tests/gpu/cuda_bandwidth.cu kernels/cuda/cuda_prod*.cu kernels/cuda/cuda_tile.cu \
+ *       kernels/cuda/cuda_exl3.cu kernels/kern_format.c && ./cuda_bandwidth
  *
- * Each line: so many matrices of one size that together are several times the second-level cache, one launch each (EXL3:
- * with the transforms around it, three), captured as a graph; the median of its replays. "share": of the reading kernel
- * with as many launches over the same bytes. "experts": gate and up of eight experts in one launch, down in another. */
+ * Each line: so many matrices of one size that together are several times the second-level cache, one launch each
+ * (EXL3: with the transforms around it, three), captured as a graph; the median of its replays. The share is of the
+ * reading kernel with as many launches over the same bytes. "experts": gate and up of eight experts in one launch,
+ * down in another. */
 #include "cuda_prod_list.h"
 
 #include <algorithm>

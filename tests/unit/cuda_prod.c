@@ -254,6 +254,81 @@ START_TEST(each_trellis) {
 }
 END_TEST
 
+/* ---- what is no number, and what is large ------------------------------------------------------------------- */
+
+/* Rows of a matrix with a code or scale that is no number are none, and no other row is. */
+static void check_nan(const struct kern_store *s, enum kern_piece where, uint32_t bad_row) {
+    enum { N = 40, K = 128 };
+    struct cuda_mat m = {.heads = 1};
+    uint8_t *piece[KERN_PIECES];
+    uint64_t bytes;
+    ck_assert_int_eq(cuda_mat_layout(s, N, K, &m, &bytes), 0);
+    ks_random(s, N, K, 0.1f, &rng, piece);
+    struct kern_piece_info p;
+    ck_assert_int_eq(kern_store_piece(s, N, K, where, &p), 0);
+    piece[where][bad_row * p.row_bytes + p.row_bytes - 1] = 0x7f;
+    weights = device(bytes);
+    run.weights = weights;
+    pack(weights, &m, 0, 0, 0, N, K, piece);
+    uint16_t *x = rows_of(3, K, K, 1.0f);
+    float *y = product(&m, x, K, 8, 3);
+    for (uint32_t i = 0; i < 3 * N; i++)
+        ck_assert_int_eq(!isnan(y[i]), i % N != bad_row);
+    free(y), free(x);
+    free_pieces(piece);
+    OK(cudaFree(weights));
+}
+
+START_TEST(no_number_stays_none) {
+    static const struct kern_store fp8 = {.format = KERN_FP8, .scale = KERN_SCALE_F32, .block_rows = 128,
+                                          .block_cols = 128},
+                                   nvfp4 = {.format = KERN_NVFP4, .scale = KERN_SCALE_E4M3, .block_rows = 1,
+                                            .block_cols = 16};
+    begin(500);
+    check_nan(&fp8, KERN_PIECE_CODES, 3);
+    check_nan(&fp8, KERN_PIECE_CODES, 28);
+    check_nan(&nvfp4, KERN_PIECE_SCALE, 12);
+    end();
+}
+END_TEST
+
+/* EXL3's transform meets inputs that F16 could not hold, and rows of nothing. */
+START_TEST(large_and_small_inputs) {
+    static const struct kern_store s = {.format = KERN_EXL3, .bits = 4, .codebook = KERN_CODEBOOK_MCG};
+    static const float dev[] = {1e6f, 1e-9f, 1.0f, 0.0f};
+    enum { N = 128, K = 256, R = 4 };
+    struct cuda_mat m = {.heads = 1};
+    uint8_t *piece[KERN_PIECES];
+    uint64_t bytes;
+    begin(501);
+    ck_assert_int_eq(cuda_mat_layout(&s, N, K, &m, &bytes), 0);
+    ks_random(&s, N, K, 0.1f, &rng, piece);
+    float *w = ks_numbers(&s, N, K, piece);
+    weights = device(bytes);
+    run.weights = weights;
+    pack(weights, &m, 0, 0, 0, N, K, piece);
+    uint16_t *x = calloc(R * K, sizeof(*x));
+    ck_assert_ptr_nonnull(x);
+    for (uint32_t i = 0; i < R * K; i++)
+        x[i] = host_bf16(dev[i / K] * km_normal(&rng));
+    float *y = product(&m, x, K, 8, R);
+    for (uint32_t r = 0; r < R; r++) {
+        struct error e = {0, 0};
+        for (uint32_t i = 0; i < N; i++) {
+            if (dev[r] == 0)
+                ck_assert(y[r * N + i] == 0);
+            count(&e, (double)y[r * N + i], dot(w + i * K, x + r * K, K));
+        }
+        if (dev[r] != 0)
+            small(&e, 5e-4, "inputs of another size");
+    }
+    free(y), free(x), free(w);
+    free_pieces(piece);
+    OK(cudaFree(weights));
+    end();
+}
+END_TEST
+
 /* ---- kv_b: two halves of one tensor, a head after the other ------------------------------------------------ */
 
 static void check_heads(const struct kern_store *s, uint32_t heads, uint32_t nope, uint32_t v, uint32_t rank) {
@@ -389,6 +464,7 @@ static void ffn_free(struct ffn *f) {
 
 struct moe {
     uint32_t hidden, expert, shared, experts, top, rows;
+    bool equal; /* all experts score alike */
     struct ffn routed, one;
     float *router, *bias, *u_f;
     uint16_t *u;
@@ -472,9 +548,9 @@ static void moe_weights(struct moe *m, const struct kern_store s[3]) {
     m->bias = malloc(m->experts * sizeof(float));
     ck_assert(m->router && m->bias);
     for (uint32_t i = 0; i < m->experts * m->hidden; i++)
-        m->router[i] = km_normal(&rng) / sqrtf((float)m->hidden);
+        m->router[i] = m->equal ? 0 : km_normal(&rng) / sqrtf((float)m->hidden);
     for (uint32_t i = 0; i < m->experts; i++)
-        m->bias[i] = 0.3f * km_normal(&rng);
+        m->bias[i] = m->equal ? 0 : 0.3f * km_normal(&rng);
     OK(cudaMemcpy(weights + router, m->router, (uint64_t)m->experts * m->hidden * 4, cudaMemcpyHostToDevice));
     OK(cudaMemcpy(weights + bias, m->bias, m->experts * 4ull, cudaMemcpyHostToDevice));
     layer = (struct cuda_layer){.exp_gate = m->routed.m[0], .exp_up = m->routed.m[1], .exp_down = m->routed.m[2],
@@ -543,11 +619,12 @@ START_TEST(experts) {
                                             .block_cols = 16},
                                    exl3 = {.format = KERN_EXL3, .bits = 4, .codebook = KERN_CODEBOOK_MCG};
     const struct kern_store stores[][3] = {
-        {bf16, bf16, bf16}, {fp8, fp8, fp8}, {nvfp4, nvfp4, nvfp4}, {exl3, exl3, exl3}, {fp8, bf16, nvfp4}};
-    static const uint32_t rows[] = {1, 7, 13, 20, 3};
+        {bf16, bf16, bf16}, {fp8, fp8, fp8}, {nvfp4, nvfp4, nvfp4}, {exl3, exl3, exl3}, {fp8, bf16, nvfp4},
+        {bf16, bf16, bf16}};
+    static const uint32_t rows[] = {1, 7, 13, 20, 3, 20};
     bool wide = _i == 3;
     struct moe m = {.hidden = wide ? 256 : 80, .expert = wide ? 128 : 48, .shared = wide ? 128 : _i == 1 ? 0 : 112,
-                    .experts = 37, .top = 3, .rows = rows[_i]};
+                    .experts = 37, .top = 3, .rows = rows[_i], .equal = _i == 5};
     begin((uint64_t)_i + 300);
     check_moe(&m, stores[_i], 4e-3); /* what is between the products is BF16 */
     end();
@@ -589,7 +666,9 @@ int main(void) {
     tcase_add_loop_test(t, each_store, 0, (int)(N_MORE + ks_count));
     tcase_add_loop_test(t, each_trellis, 0, 24);
     tcase_add_loop_test(t, each_store_by_heads, 0, (int)(N_MORE + ks_count));
-    tcase_add_loop_test(t, experts, 0, 5);
+    tcase_add_loop_test(t, experts, 0, 6);
+    tcase_add_test(t, no_number_stays_none);
+    tcase_add_test(t, large_and_small_inputs);
     tcase_add_test(t, dense);
     suite_add_tcase(s, t);
     r = srunner_create(s);
