@@ -14,11 +14,14 @@ struct prod_e4m3 {
         __device__ static __forceinline__ uint32_t nan(uint32_t w) { return (w & 0x7f7f7f7f) + 0x01010101; }
         template <int NB> __device__ __forceinline__ void finish(float acc[NB][4]) {
 #pragma unroll
-            for (int h = 0; h < 2; h++)
+            for (int h = 0; h < 2; h++) { /* four lanes share a row's inputs, and each has some of its sums */
+                row[h] |= __shfl_xor_sync(0xffffffffu, row[h], 1);
+                row[h] |= __shfl_xor_sync(0xffffffffu, row[h], 2);
                 if ((row[h] & 0x80808080) && !FAULT(cuda_code_hides_nan))
 #pragma unroll
                     for (int b = 0; b < NB; b++)
                         acc[b][2 * h] = acc[b][2 * h + 1] = ptx_bits_f32(0x7fffffff);
+            }
         }
     };
     __device__ static __forceinline__ uint32_t first(uint32_t w) {

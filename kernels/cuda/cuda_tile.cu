@@ -84,7 +84,7 @@ struct scatter {
 __device__ static bool row_of(const struct scatter &s, uint64_t row, uint32_t *ret_head, uint32_t *ret_in) {
     const struct cuda_mat &m = s.d.m;
     uint32_t head = (uint32_t)(row / s.per), in = (uint32_t)(row % s.per);
-    if ((!FAULT(cuda_halves_mixed) && in < s.first) || in - s.first >= (m.transposed ? m.k : m.n) || head >= m.heads)
+    if (in < s.first || in - s.first >= (m.transposed ? m.k : m.n) || head >= m.heads)
         return false;
     *ret_head = head;
     *ret_in = in - s.first;
@@ -209,7 +209,7 @@ extern "C" cudaError_t cuda_scatter(cudaStream_t stream, char *weights, const st
     if (!n)
         return cudaSuccess;
     s.per = halves ? d->kvb_nope + d->kvb_v : (uint32_t)(d->rows / d->m.heads);
-    s.first = halves && !d->m.transposed ? d->kvb_nope : 0;
+    s.first = halves && !d->m.transposed && !FAULT(cuda_halves_mixed) ? d->kvb_nope : 0;
     if (d->piece == KERN_PIECE_SCALE)
         return CUDA_LAUNCH(scatter_scales, dim3((uint32_t)((n + threads - 1) / threads)), dim3(threads), 0, stream, s);
     if (d->piece != KERN_PIECE_CODES)
