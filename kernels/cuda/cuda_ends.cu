@@ -3,7 +3,7 @@
  * a block takes a row, and sums in an order that depends on the width alone. */
 #include "cuda_step.cuh"
 
-enum { ENDS_THREADS = 512 };
+enum { ENDS_THREADS = 512, ENDS_EACH = 12 }; /* columns that a thread keeps of a row; wider rows take more passes */
 
 /* Rows of the embedding, as stored. */
 struct ends_table {
@@ -77,17 +77,42 @@ __global__ void __launch_bounds__(ENDS_THREADS)
         return;
     const uint64_t row = step_rows(step, 0)[i].plan_row;
     const float *f = streams + row * hc * n;
-    float *out = hidden + row * n, squares = 0.0f;
-    for (uint32_t d = threadIdx.x; d < n; d += ENDS_THREADS) {
+    float *out = hidden + row * n, squares = 0.0f, gain[ENDS_EACH], mean[ENDS_EACH];
+    const float part = 1.0f / (float)hc;
+#pragma unroll
+    for (uint32_t e = 0; e < ENDS_EACH; e++) {
+        const uint32_t d = threadIdx.x + e * ENDS_THREADS;
+        gain[e] = d < n ? w[d] : 0.0f;
+        mean[e] = 0.0f;
+    }
+    /* streams outside, so that the columns of one are on their way together */
+    for (uint32_t h = 0; h < hc; h++)
+#pragma unroll
+        for (uint32_t e = 0; e < ENDS_EACH; e++) {
+            const uint32_t d = threadIdx.x + e * ENDS_THREADS;
+            mean[e] += d < n ? f[(uint64_t)h * n + d] : 0.0f;
+        }
+#pragma unroll
+    for (uint32_t e = 0; e < ENDS_EACH; e++) {
+        mean[e] *= part;
+        squares = fmaf(mean[e], mean[e], squares);
+    }
+    for (uint32_t d = threadIdx.x + ENDS_EACH * ENDS_THREADS; d < n; d += ENDS_THREADS) {
         float s = 0.0f;
         for (uint32_t h = 0; h < hc; h++)
             s += f[(uint64_t)h * n + d];
-        s /= (float)hc;
+        s *= part;
         out[d] = s; /* the same thread reads it again */
         squares = fmaf(s, s, squares);
     }
     const float scale = 1.0f / sqrtf(step_block_sum(squares, room) / (float)n + eps);
-    for (uint32_t d = threadIdx.x; d < n; d += ENDS_THREADS)
+#pragma unroll
+    for (uint32_t e = 0; e < ENDS_EACH; e++) {
+        const uint32_t d = threadIdx.x + e * ENDS_THREADS;
+        if (d < n)
+            out[d] = mean[e] * scale * gain[e];
+    }
+    for (uint32_t d = threadIdx.x + ENDS_EACH * ENDS_THREADS; d < n; d += ENDS_THREADS)
         out[d] = out[d] * scale * w[d];
 }
 

@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-enum { ROUTER_WARPS = 8, ROUTER_SPLIT = 4, ROUTER_ROWS = 8, TOP_WARPS = 16, MAX_TOP = 64 };
+enum { ROUTER_WARPS = 8, ROUTER_SPLIT = 4, ROUTER_ROWS = 8, ROUTER_RUN = 8, TOP_WARPS = 16, TOP_MAX = 64 };
+enum { TOP_ENTRIES = 128 }; /* so many are grouped by comparing each with all */
 
 /* ---- router ----------------------------------------------------------------------------------------------- */
 
@@ -33,20 +34,54 @@ __device__ static __forceinline__ void router_weights(const struct router_args &
     }
 }
 
-/* The same where rows begin at whole 16 bytes. */
-__device__ static __forceinline__ void router_weights_fast(const struct router_args &a, size_t row, uint32_t k,
-                                                           float w[4]) {
-    if (a.format == KERN_F32) {
-        const uint4 v = ptx_stream16((const float *)a.w + row + k);
+/* The same where rows begin at whole 16 bytes, in two steps: as it lies there, then widened. */
+__device__ static __forceinline__ uint4 router_raw(const struct router_args &a, size_t at) {
+    if (a.format == KERN_F32)
+        return ptx_stream16((const float *)a.w + at);
+    const uint2 v = ptx_stream8((const uint16_t *)a.w + at);
+    return make_uint4(v.x, v.y, 0, 0);
+}
+
+__device__ static __forceinline__ void router_widen(uint32_t format, uint4 v, float w[4]) {
+    if (format == KERN_F32) {
         w[0] = ptx_bits_f32(v.x), w[1] = ptx_bits_f32(v.y), w[2] = ptx_bits_f32(v.z), w[3] = ptx_bits_f32(v.w);
-        return;
-    }
-    const uint2 v = ptx_stream8((const uint16_t *)a.w + row + k);
-    if (a.format == KERN_BF16) {
+    } else if (format == KERN_BF16) {
         w[0] = ptx_bf16_f32(v.x & 0xffff), w[1] = ptx_bf16_f32(v.x >> 16);
         w[2] = ptx_bf16_f32(v.y & 0xffff), w[3] = ptx_bf16_f32(v.y >> 16);
     } else {
         w[0] = ptx_f16_f32(v.x), w[1] = ptx_f16_f32(v.x >> 16), w[2] = ptx_f16_f32(v.y), w[3] = ptx_f16_f32(v.y >> 16);
+    }
+}
+
+/* A warp's share of an expert: its numbers of the first ROUTER_RUN steps are on their way (raw). Whole loads: k % 8 is
+ * 0. The order of each row's sum is that of the numbers, whatever n_rows is. */
+__device__ static __forceinline__ void router_run(const struct router_args &a, size_t row, uint32_t k, uint32_t k1,
+                                                  uint32_t row0, uint32_t n_rows, uint4 (&raw)[ROUTER_RUN],
+                                                  float (&sum)[ROUTER_ROWS]) {
+    while (k < k1) {
+#pragma unroll
+        for (uint32_t r = 0; r < ROUTER_ROWS; r++) {
+            float4 x[ROUTER_RUN];
+            if (r >= n_rows)
+                break;
+#pragma unroll
+            for (uint32_t u = 0; u < ROUTER_RUN; u++)
+                x[u] = k + 128 * u < k1 ? *(const float4 *)(a.x + (size_t)(row0 + r) * a.k + k + 128 * u)
+                                        : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (uint32_t u = 0; u < ROUTER_RUN; u++) {
+                float w[4];
+                router_widen(a.format, raw[u], w);
+                sum[r] = fmaf(w[0], x[u].x, sum[r]);
+                sum[r] = fmaf(w[1], x[u].y, sum[r]);
+                sum[r] = fmaf(w[2], x[u].z, sum[r]);
+                sum[r] = fmaf(w[3], x[u].w, sum[r]);
+            }
+        }
+        k += 128 * ROUTER_RUN;
+#pragma unroll
+        for (uint32_t u = 0; u < ROUTER_RUN; u++)
+            raw[u] = k + 128 * u < k1 ? router_raw(a, row + k + 128 * u) : make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -55,26 +90,33 @@ __global__ static void __launch_bounds__(32 * ROUTER_WARPS)
     router_kernel(const __grid_constant__ struct router_args a) {
     __shared__ float part[ROUTER_WARPS][ROUTER_ROWS];
     const uint32_t rows = a.step->n_rows[a.is_draft], row0 = blockIdx.y * ROUTER_ROWS;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = warp % ROUTER_SPLIT;
+    const uint32_t e = blockIdx.x * (ROUTER_WARPS / ROUTER_SPLIT) + warp / ROUTER_SPLIT;
+    const uint32_t units = (a.k + 127) / 128, k1 = e < a.n ? min(a.k, units * (split + 1) / ROUTER_SPLIT * 128) : 0;
+    const uint32_t k0 = units * split / ROUTER_SPLIT * 128 + lane * 4;
+    const size_t row = (size_t)e * a.k;
+    const bool whole = a.k % 8 == 0;
+    uint4 raw[ROUTER_RUN];
+    if (whole) /* on their way before the number of rows is here */
+#pragma unroll
+        for (uint32_t u = 0; u < ROUTER_RUN; u++)
+            raw[u] = k0 + 128 * u < k1 ? router_raw(a, row + k0 + 128 * u) : make_uint4(0, 0, 0, 0);
     if (row0 >= rows)
         return;
     const uint32_t n_rows = min(rows - row0, (uint32_t)ROUTER_ROWS);
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = warp % ROUTER_SPLIT;
-    const uint32_t e = blockIdx.x * (ROUTER_WARPS / ROUTER_SPLIT) + warp / ROUTER_SPLIT;
-    const uint32_t units = (a.k + 127) / 128, k1 = min(a.k, units * (split + 1) / ROUTER_SPLIT * 128);
-    const size_t row = (size_t)e * a.k;
     float sum[ROUTER_ROWS] = {};
-    if (e < a.n)
-        for (uint32_t k = units * split / ROUTER_SPLIT * 128 + lane * 4; k < k1; k += 128) {
+    if (whole)
+        router_run(a, row, k0, k1, row0, n_rows, raw, sum);
+    else
+        for (uint32_t k = k0; k < k1; k += 128) {
             float w[4];
-            if (a.k % 8 == 0)
-                router_weights_fast(a, row, k, w);
-            else
-                router_weights(a, row, k, w);
-            for (uint32_t r = 0; r < n_rows; r++) {
+            router_weights(a, row, k, w);
+#pragma unroll
+            for (uint32_t r = 0; r < ROUTER_ROWS; r++) {
                 const float *x = a.x + (size_t)(row0 + r) * a.k + k;
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++)
-                    if (k + i < a.k)
+                    if (r < n_rows && k + i < a.k)
                         sum[r] = fmaf(w[i], x[i], sum[r]);
             }
         }
@@ -156,6 +198,62 @@ __device__ static void choose(const struct top_args &a, uint32_t row, uint32_t l
     __syncwarp();
 }
 
+/* The same with all of a row's experts in registers, E a lane. chosen: TOP_MAX numbers of this warp. The ids also go to
+ * ids, where that is not NULL. */
+template <int E>
+__device__ static void choose_fast(const struct top_args &a, uint32_t row, uint32_t lane, float *chosen,
+                                   uint32_t *ids) {
+    const float *from = a.score + (size_t)row * a.n;
+    uint32_t key[E], mine = 0, place = 0;
+    float score[E], bias[E], sum = 0;
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        const uint32_t e = lane + 32 * i;
+        score[i] = e < a.n ? from[e] : 0.0f;
+        bias[i] = e < a.n ? a.bias[e] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++) { /* 0: not there, or taken; no other key is 0 but that of what is no number */
+        key[i] = order_key(score[i] + bias[i]);
+        key[i] = lane + 32 * i >= a.n ? 0 : key[i] ? key[i] : 1;
+    }
+    for (uint32_t j = 0; j < a.n_top; j++) {
+        uint32_t best = 0, at = 0xffffffffu;
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            best = key[i] > best ? key[i] : best;
+        best = __reduce_max_sync(0xffffffffu, best);
+#pragma unroll
+        for (int i = E - 1; i >= 0; i--)
+            at = key[i] == best ? lane + 32 * i : at;
+        at = __reduce_min_sync(0xffffffffu, at);
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            if (at == lane + 32 * i) {
+                key[i] = 0;
+                mine |= 1u << i;
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        const uint32_t taken = __ballot_sync(0xffffffffu, mine >> i & 1);
+        if (mine >> i & 1) {
+            const uint32_t j = place + (uint32_t)__popc(taken & ((1u << lane) - 1));
+            a.id[(size_t)row * a.n_top + j] = lane + 32 * i;
+            if (ids)
+                ids[row * a.n_top + j] = lane + 32 * i;
+            chosen[j] = score[i];
+        }
+        place += (uint32_t)__popc(taken);
+    }
+    __syncwarp();
+    for (uint32_t j = 0; j < a.n_top; j++)
+        sum += chosen[j];
+    for (uint32_t j = lane; j < a.n_top; j += 32)
+        a.w[(size_t)row * a.n_top + j] = chosen[j] / (sum + 1e-20f) * a.scale;
+    __syncwarp();
+}
+
 /* Entries by expert: experts ascending, rows ascending in each; at most item_max of them in an item. One block. */
 __device__ static void group(const struct top_args &a, uint32_t rows, uint32_t *start) {
     const uint32_t n = rows * a.n_top, lane = threadIdx.x % 32;
@@ -203,13 +301,59 @@ __device__ static void group(const struct top_args &a, uint32_t rows, uint32_t *
     }
 }
 
+/* The same of at most TOP_ENTRIES entries: each finds its place by comparing with all. An item begins with every
+ * item_max-th entry of an expert. */
+__device__ static void group_few(const struct top_args &a, uint32_t n, const uint32_t *ids, uint8_t *begins) {
+    const uint32_t i = threadIdx.x, e = i < n ? ids[i] : 0;
+    uint32_t place = 0, nth = 0, count = 0, item = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t other = ids[k];
+        place += other < e || (other == e && k < i);
+        nth += other == e && k < i;
+        count += other == e;
+    }
+    const bool first = i < n && nth % a.item_max == 0;
+    if (i < n) {
+        begins[place] = first;
+        a.item_rows[place] = i;
+    }
+    const int items = __syncthreads_count(first), touched = __syncthreads_count(i < n && nth == 0);
+    if (first) {
+        for (uint32_t k = 0; k < place; k++)
+            item += begins[k];
+        uint32_t *to = a.items + 1 + 3 * item;
+        to[0] = e;
+        to[1] = place;
+        to[2] = min(count - nth, a.item_max);
+    }
+    if (i == 0) {
+        a.items[0] = (uint32_t)items;
+        a.report->experts += (uint32_t)touched; /* stages follow each other: nobody else writes it now */
+    }
+}
+
 __global__ static void __launch_bounds__(32 * TOP_WARPS) top_kernel(const __grid_constant__ struct top_args a) {
     CUDA_SMEM(uint32_t, room);
+    __shared__ uint32_t ids[TOP_ENTRIES];
+    __shared__ float chosen[TOP_WARPS][TOP_MAX];
+    __shared__ uint8_t begins[TOP_ENTRIES];
     const uint32_t rows = a.step->n_rows[a.is_draft], words = (a.n + 31) / 32, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32;
+    const bool fast = words <= 16 && a.n_top <= TOP_MAX, few = fast && rows * a.n_top <= TOP_ENTRIES;
     for (uint32_t row = warp; row < rows; row += TOP_WARPS)
-        choose(a, row, threadIdx.x % 32, room + warp * words);
+        if (!fast)
+            choose(a, row, lane, room + warp * words);
+        else if (words <= 4)
+            choose_fast<4>(a, row, lane, chosen[warp], few ? ids : NULL);
+        else if (words <= 9)
+            choose_fast<9>(a, row, lane, chosen[warp], few ? ids : NULL);
+        else
+            choose_fast<16>(a, row, lane, chosen[warp], few ? ids : NULL);
     __syncthreads();
-    group(a, rows, room);
+    if (few)
+        group_few(a, rows * a.n_top, ids, begins);
+    else
+        group(a, rows, room);
 }
 
 /* ---- stages ----------------------------------------------------------------------------------------------- */
