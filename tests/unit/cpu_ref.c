@@ -3,12 +3,10 @@
  * the draft layer and the counters, in prefill chunks and in decode steps, for every kind of layer and odd
  * sizes. */
 #include <check.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "backend.h"
-#include "kernmodel.h"
+#include "kernpair.h"
 
 /* A BF16 cache rounds numbers that differ in their last bit to neighbours 2^-8 apart, now and then; FP8 to ones
  * 2^-3 apart. */
@@ -16,136 +14,11 @@ static double tolerance(const struct kern_config *cfg) {
     return cfg->cache == KERN_CACHE_FP8 ? 1e-2 : cfg->cache == KERN_CACHE_BF16 ? 1e-3 : 2e-5;
 }
 
-struct pair {
-    struct kernmodel *m;
-    struct km_inst *ref, *cpu;
-    struct km_plan *plan;
-    float *a, *b; /* room for whatever is compared */
-};
-
-static void open_pair(struct pair *p, const struct kern_config *cfg, uint64_t seed) {
-    p->m = km_new(cfg, seed);
-    p->ref = km_open(p->m, "ref", NULL);
-    p->cpu = km_open(p->m, "cpu", NULL);
-    p->plan = km_plan_new(p->ref);
-    uint64_t n =
-        cfg->max_rows[1] * (uint64_t)(cfg->model.hc_mult * cfg->model.hidden + cfg->model.vocab_rows);
-    p->a = malloc(n * sizeof(float));
-    p->b = malloc(n * sizeof(float));
-    ck_assert(p->a && p->b);
-}
-
-static void close_pair(struct pair *p) {
-    km_plan_free(p->plan);
-    km_close(p->ref);
-    km_close(p->cpu);
-    km_free(p->m);
-    free(p->a);
-    free(p->b);
-}
-
-static void near(const struct pair *p, const char *what, uint32_t at, uint64_t n) {
-    double d = 0, w = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        d += ((double)p->a[i] - p->b[i]) * ((double)p->a[i] - p->b[i]);
-        w += (double)p->a[i] * p->a[i];
-    }
-    ck_assert_msg(n && sqrt(d) <= tolerance(&p->m->cfg) * sqrt(w), "%s %u: relative error %g", what, at,
-                  sqrt(d / w));
-}
-
-static void peek_both(struct pair *p, uint32_t lane, enum kern_peek what, uint32_t n, const char *name,
-                      uint32_t at) {
-    const struct kern_model_desc *m = &p->m->cfg.model;
-    uint64_t width = what == KERN_PEEK_STREAMS  ? m->hc_mult * m->hidden
-                     : what == KERN_PEEK_LOGITS ? m->vocab_rows
-                                                : m->hidden;
-    km_peek(p->ref, lane, what, 0, n, p->a);
-    km_peek(p->cpu, lane, what, 0, n, p->b);
-    near(p, name, at, n * width);
-}
-
-static void both(struct pair *p, uint32_t lane, struct kern_prog *a, struct kern_prog *b) {
-    km_launch_wait(p->ref, lane, a);
-    km_launch_wait(p->cpu, lane, b);
-}
-
-static void same_counters(struct pair *p, uint32_t lane) {
-    struct kern_counters a, b;
-    ck_assert_int_eq(kern_counters(p->ref->k, lane, &a), 0);
-    ck_assert_int_eq(kern_counters(p->cpu->k, lane, &b), 0);
-    ck_assert_uint_eq(a.latent_rows, b.latent_rows);
-    ck_assert_uint_eq(a.pooled_keys, b.pooled_keys);
-    ck_assert_uint_eq(a.experts, b.experts);
-    /* an expert's three matrices; the oracle's have no paddings, nor have its rows of the cache */
-    const struct kern_model_desc *m = &p->m->cfg.model;
-    ck_assert_uint_eq(a.expert_bytes, a.experts * 3ull * m->expert_width * m->hidden * 2);
-    ck_assert_uint_ge(b.expert_bytes, a.expert_bytes);
-    ck_assert_uint_le(b.expert_bytes, b.weight_bytes);
-    ck_assert_uint_ge(b.cache_bytes, a.cache_bytes);
-    ck_assert_uint_ge(a.cache_bytes, a.latent_rows * m->kv_rank);
-    /* the oracle leaves out index queries of rows that see everything; no other difference */
-    ck_assert_uint_ge(b.flops, a.flops);
-    ck_assert_uint_le(b.flops, a.flops + a.flops / 20);
-}
-
-/* Rows pos0 .. pos0+n-1 of slot 1, half a layer at a time, everything compared. */
-static void compare_rows(struct pair *p, const uint32_t *ids, uint32_t total, uint32_t lane, uint32_t pos0,
-                         uint32_t n) {
-    const struct kern_model_desc *m = &p->m->cfg.model;
-    uint32_t next[512], drafts = 0;
-    for (uint32_t j = 0; j < n; j++) {
-        next[j] = pos0 + j + 1 < total ? ids[pos0 + j + 1] : KERN_NONE;
-        drafts += next[j] != KERN_NONE;
-    }
-    km_plan_clear(p->plan, lane);
-    km_plan_seq(p->plan, 1, pos0, 0,
-                KERN_SEQ_COMMIT | (lane ? KERN_SEQ_PREFILL : 0u) | (pos0 ? 0u : KERN_SEQ_RESET) |
-                    (m->n_draft ? KERN_SEQ_DRAFT : 0u),
-                ids + pos0, n, m->n_draft ? next : NULL);
-    for (uint32_t j = 0; j < n; j++)
-        km_plan_sample(p->plan, j, KERN_SAMPLE_SCORE, KERN_SOURCE_TRUNK);
-    struct kern_plan *b = km_plan_build(p->plan);
-    ck_assert_int_eq(kern_plan_load(p->ref->k, b, b->bytes), 0);
-    ck_assert_int_eq(kern_plan_load(p->cpu->k, b, b->bytes), 0);
-    both(p, lane, p->ref->embed[lane], p->cpu->embed[lane]);
-    peek_both(p, lane, KERN_PEEK_STREAMS, n, "embedding", 0);
-    for (uint32_t l = 0; l < m->n_layers; l++)
-        for (int s = 0; s < 2; s++) {
-            both(p, lane, p->ref->half[lane][l][s], p->cpu->half[lane][l][s]);
-            peek_both(p, lane, KERN_PEEK_STREAMS, n,
-                      s ? "streams after the feed-forward of layer" : "streams after the mixer of layer", l);
-        }
-    both(p, lane, p->ref->final[lane], p->cpu->final[lane]);
-    peek_both(p, lane, KERN_PEEK_HIDDEN, n, "hidden", 0);
-    both(p, lane, p->ref->head[lane], p->cpu->head[lane]);
-    peek_both(p, lane, KERN_PEEK_LOGITS, n, "logits", 0);
-    for (uint32_t j = 0; j < n; j++) {
-        const struct kern_result *x = km_results(p->ref, lane) + j, *y = km_results(p->cpu, lane) + j;
-        ck_assert_uint_eq(x->top1, y->top1);
-        ck_assert_float_eq_tol(x->logsumexp, y->logsumexp, (float)tolerance(&p->m->cfg) * 10);
-    }
-    if (m->n_draft) {
-        both(p, lane, p->ref->draft[lane], p->cpu->draft[lane]);
-        if (drafts)
-            peek_both(p, lane, KERN_PEEK_DRAFT, drafts, "draft hidden", 0);
-    }
-    same_counters(p, lane);
-}
-
 static void compare_model(const struct kern_config *cfg, uint64_t seed) {
-    struct pair p;
-    enum { N = 203, PREFILL = 185 };
-    uint32_t ids[N];
-    struct km_rng rng = {seed};
-    open_pair(&p, cfg, seed);
-    for (int i = 0; i < N; i++)
-        ids[i] = km_below(&rng, cfg->model.vocab_rows);
-    compare_rows(&p, ids, N, KERN_LANE_PREFILL, 0, 128);
-    compare_rows(&p, ids, N, KERN_LANE_PREFILL, 128, PREFILL - 128);
-    for (uint32_t at = PREFILL, n = 1; at < N; at += n, n = n % 7 + 1)
-        compare_rows(&p, ids, N, KERN_LANE_DECODE, at, n < N - at ? n : N - at);
-    close_pair(&p);
+    struct kp_pair p;
+    kp_open(&p, cfg, seed, "cpu", tolerance(cfg));
+    kp_text(&p, seed);
+    kp_close(&p);
 }
 
 static void small(struct kern_config *cfg) {
