@@ -16,6 +16,8 @@ static int ref_open(struct kern *k, char *err, size_t err_len) {
     memset(r, 0, sizeof(*r));
     ref_place(r, &k->cfg, k->whole.vocab_rows, base, bytes);
     r->k = k;
+    if (!k->cfg.isa || strcmp(k->cfg.isa, "bf16"))
+        r->rounded = NULL;
     r->m = &k->cfg.model;
     r->open = (struct ref_matrix){0}; /* memory may hold anything */
     k->impl = r;

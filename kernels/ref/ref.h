@@ -72,6 +72,7 @@ struct ref {
     uint32_t *heap;    /* [topk / kpool] */
     double *acc;       /* [widest vector] */
     float *tmp[4];     /* [widest vector] */
+    float *rounded;    /* [widest vector] a product's input as BF16; NULL: inputs are taken as they are */
     float *attn;       /* [mla_heads][v_dim] of one row */
     void *sampling;    /* host_sample_scratch() */
     uint8_t *touched;  /* [n_experts] */
@@ -117,6 +118,8 @@ const float *ref_vector(const struct ref *r, uint32_t part, uint32_t layer);
 double ref_dot(const float *a, const float *b, uint64_t n);
 double ref_sigmoid(double z);
 double ref_silu(double z);
+/* What a product takes in: in itself, or rounded to BF16, valid until the next call. */
+const float *ref_input(struct ref *r, const float *in, uint64_t n);
 /* y = W x; counts the products. Weight bytes are counted by ref_count(), once a stage. */
 void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *in, float *out);
 void ref_count(struct ref_ctx *x, uint32_t part, uint32_t layer);

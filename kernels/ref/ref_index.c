@@ -130,9 +130,12 @@ static void select_row(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) 
     ref_linear(x, KERN_IDX_W, 0, x->l->x + (uint64_t)row * m->hidden, omega);
     for (uint32_t h = 0; h < m->index_heads; h++)
         ref_rope(m, q + (uint64_t)h * n + (FAULT(index_rope_last) ? n - m->rope_dim : 0), s->pos0 + i);
+    memmove(q, ref_input(x->r, q, (uint64_t)m->index_heads * n), (uint64_t)m->index_heads * n * sizeof(float));
     for (uint32_t p = 0; p < pools; p++) {
         double sum = 0;
         const float *key = ref_load_row(x->r, pool_key(x, s, p), n, buf);
+        if (x->r->k->cfg.cache == KERN_CACHE_F32)
+            key = ref_input(x->r, key, n);
         for (uint32_t h = 0; h < m->index_heads; h++) {
             double dot = ref_dot(q + h * n, key, n);
             if (dot > 0)

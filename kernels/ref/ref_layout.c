@@ -174,6 +174,7 @@ void ref_place(struct ref *r, const struct kern_config *c, uint32_t vocab_rows, 
     r->acc = take(work, &at, widest(m) * sizeof(double));
     for (int i = 0; i < 4; i++)
         r->tmp[i] = take(work, &at, widest(m) * sizeof(float));
+    r->rounded = take(work, &at, widest(m) * sizeof(float));
     r->unpacked = take(work, &at, unpacked_floats(c) * sizeof(float));
     r->attn = take(work, &at, (uint64_t)m->mla_heads * m->v_dim * sizeof(float));
     r->sampling = take(work, &at, host_sample_scratch(vocab_rows));

@@ -80,6 +80,14 @@ double ref_silu(double z) {
     return z * ref_sigmoid(z);
 }
 
+const float *ref_input(struct ref *r, const float *in, uint64_t n) {
+    if (!r->rounded)
+        return in;
+    for (uint64_t i = 0; i < n; i++)
+        r->rounded[i] = host_f32(host_bf16(in[i]));
+    return r->rounded;
+}
+
 void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *in, float *out) {
     struct kern_part_info info = {0};
     uint32_t layer = x->layer;
@@ -87,6 +95,8 @@ void ref_linear(struct ref_ctx *x, uint32_t part, uint32_t expert, const float *
         return;
     const struct ref_matrix *m = matrix_of(x->r, part, layer, expert);
     const uint8_t *w = m->piece[KERN_PIECE_CODES];
+    if (part != KERN_ROUTER && (part != KERN_IDX_W || m->store.format > KERN_F32))
+        in = ref_input(x->r, in, info.cols);
     for (uint64_t o = 0; o < info.rows; o++)
         out[o] = (float)(m->store.format == KERN_BF16 ? dot_bf16(w + o * info.cols * 2, in, info.cols)
                                                       : ref_dot(ref_row(x->r, part, layer, expert, o), in, info.cols));

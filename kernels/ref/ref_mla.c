@@ -83,6 +83,11 @@ static const float *load_latent(struct ref_ctx *x, const struct kern_seq *s, uin
     return c;
 }
 
+/* Narrower caches have no more digits than BF16 before their factor. */
+static const float *stored_input(struct ref_ctx *x, const float *row, uint64_t n) {
+    return x->r->k->cfg.cache == KERN_CACHE_F32 ? ref_input(x->r, row, n) : row;
+}
+
 /* ---- the positions a row attends to, in ascending order ---- */
 
 struct walk {
@@ -150,28 +155,32 @@ static void attend_head(struct ref_ctx *x, const struct kern_seq *s, const struc
     float *qa = x->r->tmp[2], *mean = x->r->tmp[3], *buf = x->r->tmp[0];
     double *score = x->r->scores, *acc = x->r->acc, top = -INFINITY, sum = 0;
     const double scale = sqrt((double)m->nope_dim + m->rope_dim);
-    absorb_query(x, head, q, acc);
+    absorb_query(x, head, ref_input(x->r, q, m->nope_dim), acc);
     for (uint32_t c = 0; c < rank; c++) {
         qa[c] = (float)acc[c];
         acc[c] = 0;
     }
     for (uint32_t i = 0; i < m->rope_dim; i++)
         qa[rank + i] = q[m->nope_dim + i];
+    memmove(qa, ref_input(x->r, qa, width), width * sizeof(float));
     for (uint32_t i = 0; i < w->n; i++) {
-        score[i] = ref_dot(load_latent(x, s, walk_pos(w, i), buf), qa, width) / scale;
+        score[i] = ref_dot(stored_input(x, load_latent(x, s, walk_pos(w, i), buf), width), qa, width) / scale;
         top = fmax(top, score[i]);
     }
     for (uint32_t i = 0; i < w->n; i++) {
-        const float *c = load_latent(x, s, walk_pos(w, i), buf);
+        const float *c = stored_input(x, load_latent(x, s, walk_pos(w, i), buf), rank);
         double p = exp(score[i] - top);
         sum += p;
+        if (x->r->rounded) /* also weights are an input of tensor cores */
+            p = (double)host_f32(host_bf16((float)p));
         for (uint32_t j = 0; j < rank; j++)
             acc[j] += p * (double)c[j];
     }
     for (uint32_t j = 0; j < rank; j++)
         mean[j] = (float)(acc[j] / sum);
+    const float *attended = ref_input(x->r, mean, rank);
     for (uint32_t d = 0; d < m->v_dim; d++)
-        out[d] = (float)ref_dot(value_row(x, head, d), mean, rank);
+        out[d] = (float)ref_dot(value_row(x, head, d), attended, rank);
 }
 
 static void attend(struct ref_ctx *x, const struct kern_seq *s, uint32_t i) {

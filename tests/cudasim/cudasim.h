@@ -5,9 +5,9 @@
  * A block's threads are fibers: a thread runs until it waits at a barrier or a collective of its warp, then the next
  * of its warp runs, then the next warp. Blocks run one after the other. What the device leaves undefined stops the
  * program here, with the kernel, block and thread: a thread that ended while others wait at a barrier, lanes at
- * different collectives, a mask that is not full, dynamic shared memory past its end (a guard page). Device memory and
- * dynamic shared memory begin as 0xff bytes, so that numbers read before they are written are NaN; static __shared__
- * arrays keep what the block before left.
+ * different collectives, a mask that is not full, dynamic shared memory past its end (a guard page). Device memory (of
+ * large blocks a part), and dynamic shared memory of a grid's first block, begin as 0xff bytes, so that numbers read
+ * before they are written are NaN; other blocks, and static __shared__ arrays, have what the block before left.
  *
  * Work on streams is deferred: nothing runs before something waits for it (a synchronisation, a query, a copy that
  * waits), so that results read too early, and host memory reused too early, show. Each query runs one operation.

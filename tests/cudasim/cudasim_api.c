@@ -237,6 +237,13 @@ bool cudasim_valid(const void *p, size_t n, bool device, bool host) {
     return r->kind == CUDASIM_DEVICE ? device : true; /* pinned host memory is mapped: both may */
 }
 
+/* All of it, and of what lies behind 4 MiB one page in eight: pages that nobody touches cost nothing then. */
+static void poison(char *p, size_t n, int value) {
+    size_t whole = n < (4 << 20) ? n : 4 << 20;
+    memset(p, value, whole);
+    for (size_t at = whole; at < n; at += 8 * PAGE) memset(p + at, value, n - at < PAGE ? n - at : PAGE);
+}
+
 static cudaError_t make(void **p, size_t n, enum cudasim_kind kind) {
     if (!p || !n) {
         if (p) *p = NULL;
@@ -256,7 +263,7 @@ static cudaError_t make(void **p, size_t n, enum cudasim_kind kind) {
     /* Blocks of whole pages are page-aligned, as the device's are; others end at the guard page. */
     *r = (struct cudasim_range){.next = cs.ranges, .at = map + room - used, .bytes = n, .map = map,
                                 .map_bytes = room + PAGE, .kind = kind};
-    memset(r->at, kind == CUDASIM_DEVICE ? 0xff : 0xa5, used);
+    poison(r->at, used, kind == CUDASIM_DEVICE ? 0xff : 0xa5);
     cs.ranges = r;
     *live += n;
     cs.live.blocks++;

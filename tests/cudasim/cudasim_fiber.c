@@ -51,6 +51,7 @@ static struct {
     struct warp warp[MAX_WARPS];
     struct barrier barrier[BARRIERS];
     char *smem_end, *smem; /* behind smem_end lies a page nobody may touch */
+    bool fresh;            /* no block of this grid has asked for it yet */
 #if ASAN_FIBERS
     const void *home_bottom;
     size_t home_size;
@@ -190,6 +191,8 @@ unsigned cudasim_lane(void) {
 
 void *cudasim_smem(void) {
     if (!sim.running) cudasim_die("dynamic shared memory is asked for outside a kernel");
+    if (sim.fresh) memset(sim.smem, 0xff, (size_t)(sim.smem_end - sim.smem));
+    sim.fresh = false;
     return sim.smem;
 }
 
@@ -269,10 +272,7 @@ static void prepare(void) {
     }
 }
 
-static void one_block(size_t smem) {
-    smem = (smem + 15) / 16 * 16;
-    sim.smem = sim.smem_end - smem;
-    memset(sim.smem, 0xff, smem);
+static void one_block(void) {
     for (unsigned t = 0; t < sim.n_threads; t++) {
 #if ASAN_FIBERS
         __asan_unpoison_memory_region(stack_of(t + 1) - GUARD, GUARD); /* body() never returned */
@@ -318,6 +318,8 @@ void cudasim_grid(const char *name, dim3 grid, dim3 block, size_t smem, void (*f
     sim.fn = fn;
     sim.args = args;
     sim.order = order;
+    sim.smem = sim.smem_end - (smem + 15) / 16 * 16;
+    sim.fresh = true;
     sim.n_threads = block.x * block.y * block.z;
     sim.n_warps = (sim.n_threads + CUDASIM_WARP - 1) / CUDASIM_WARP;
     cudasim_block_dim = block;
@@ -331,6 +333,6 @@ void cudasim_grid(const char *name, dim3 grid, dim3 block, size_t smem, void (*f
         uint64_t b = order ? blocks - 1 - i : i;
         cudasim_block = (uint3){(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
                                 (unsigned)(b / grid.x / grid.y)};
-        one_block(smem);
+        one_block();
     }
 }

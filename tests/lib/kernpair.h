@@ -12,11 +12,12 @@ struct kp_pair {
     struct km_plan *plan;
     float *a, *b;     /* room for whatever is compared */
     double tolerance; /* of the relative error of what a stage leaves, all rows together */
-    bool rounds;      /* other rounds activations: top-1 is compared where the oracle's is ahead by more than that,
-                       * and counters but for what a backend's paddings make of them */
+    bool rounds;      /* other rounds the inputs of its products to BF16, and so does the oracle; top-1 is compared
+                       * where the oracle's is ahead by more than the tolerance */
 };
 
-void kp_open(struct kp_pair *p, const struct kern_config *cfg, uint64_t seed, const char *backend, double tolerance);
+void kp_open(struct kp_pair *p, const struct kern_config *cfg, uint64_t seed, const char *backend, bool rounds,
+             double tolerance);
 void kp_close(struct kp_pair *p);
 /* Rows pos0 .. pos0+n-1 of slot 1, half a layer at a time, everything compared. */
 void kp_rows(struct kp_pair *p, const uint32_t *ids, uint32_t total, uint32_t lane, uint32_t pos0, uint32_t n);

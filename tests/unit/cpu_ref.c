@@ -16,7 +16,7 @@ static double tolerance(const struct kern_config *cfg) {
 
 static void compare_model(const struct kern_config *cfg, uint64_t seed) {
     struct kp_pair p;
-    kp_open(&p, cfg, seed, "cpu", tolerance(cfg));
+    kp_open(&p, cfg, seed, "cpu", false, tolerance(cfg));
     kp_text(&p, seed);
     kp_close(&p);
 }

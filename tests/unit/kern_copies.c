@@ -8,7 +8,12 @@
 
 #include "kernmodel.h"
 
-static const char *const backends[] = {"ref", "cpu", "script"};
+/* cuda_copies.c is this file for other backends. */
+#ifndef BACKENDS
+#define BACKENDS "ref", "cpu", "script"
+#endif
+static const char *const backends[] = {BACKENDS};
+enum { N_BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
 static const char script[] = "glmd-script 1\nvocab 197\nrequest first 3\ntokens 9 8 7 6 5\n"
                              "request\ntokens 1 2\nrequest\ntokens 11 12 13 14\n";
@@ -172,7 +177,7 @@ START_TEST(foreign_models) {
     setup(&b, backends[_i]);
     struct kern_config half = b.cfg;
     half.cache = KERN_CACHE_BF16;
-    const char *other = backends[(_i + 1) % 3];
+    const char *other = backends[(_i + 1) % N_BACKENDS];
     struct km_inst *x[2] = {km_open(b.m, other, NULL), km_open(b.m, backends[_i], &half)};
     for (int i = 0; i < 2; i++) {
         uint64_t n = kern_page_bytes(x[i]->k);
@@ -212,10 +217,10 @@ int main(void) {
     Suite *s = suite_create("kern_copies");
     TCase *t = tcase_create("backends");
     tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, moved_goes_on, 0, 3);
-    tcase_add_loop_test(t, paused_goes_on, 0, 3);
-    tcase_add_loop_test(t, foreign_pages, 0, 3);
-    tcase_add_loop_test(t, foreign_models, 0, 3);
+    tcase_add_loop_test(t, moved_goes_on, 0, N_BACKENDS);
+    tcase_add_loop_test(t, paused_goes_on, 0, N_BACKENDS);
+    tcase_add_loop_test(t, foreign_pages, 0, N_BACKENDS);
+    tcase_add_loop_test(t, foreign_models, 0, N_BACKENDS);
     tcase_add_test(t, script_begins_again);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
