@@ -194,7 +194,7 @@ CLIENT_LIB := $(O)/libglmd.so.1
 
 # A machine without the packages gets one clear line instead of the compiler's first complaint. These goals say
 # so by themselves, install what is missing, or compile nothing.
-SELF_HELP := soak stress help deps demo check check-long check-arm fuzz mutate bench bench-ipc bench-sched bench-formats kernel-report golden lint checker spin models clean
+SELF_HELP := check-gpu check-gpu-programs soak stress help deps demo check check-long check-arm fuzz mutate bench bench-ipc bench-sched bench-formats kernel-report golden lint checker spin models clean
 ifneq ($(filter-out $(SELF_HELP),$(or $(MAKECMDGOALS),all)),)
 ifeq ($(shell command -v $(firstword $(CC))),)
 $(error no compiler ($(firstword $(CC))): 'make deps' installs it, or lists what to ask for)
@@ -255,8 +255,9 @@ $(O)/glmd.pc: client/glmd.pc.in Makefile
 # Tests. tests/unit/NAME.c -> one Check program each; tests/bench/NAME.c -> one program each.
 TEST_INC := tests/lib $(sort $(foreach r,$(ROOMS),$(inc_$(r))) daemon/tool)
 TEST_PKG := check jansson liburing libsystemd libpcre2-8
-# a cross build has no screen; cuda_core makes calls of the simulated runtime fail
-UNIT  := $(filter-out $(if $(CROSS),examples_window) $(if $(GPU_ROOM),,cuda_%) $(if $(filter cuda,$(GPU)),cuda_core),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
+# a cross build has no screen; cuda_core and cudasim_ make calls of the simulated runtime fail
+UNIT  := $(filter-out $(if $(CROSS),examples_window) $(if $(GPU_ROOM),,cuda_%) $(if $(filter sim,$(GPU)),,cuda_core cudasim_%),\
+    $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c)))
 BENCH := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 # Forked children stay away from Check (tests/lib/childcheck.h); temporary files go away (tests/lib/tmpleft.h).
 TLINK  = $(LINK) $(foreach s,_mark_point _ck_assert_failed srunner_run_all mkdtemp mkstemp,-Wl,--wrap=$(s))
@@ -267,6 +268,21 @@ $(O)/obj/tests/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(filter-out -Wmissing-prototypes -Wconversion,$(WARN)) $(SANF) $(FAULTF) \
 	    $(addprefix -I,$(TEST_INC)) $(GPU_INC) $(call pc_cflags,$(TEST_PKG)) $(call isa_flags,$<) -DTEST_BUILD='"$(O)"' -c -o $@ $<
+# Tests of the CUDA backend for a machine that has CUDA and a C compiler and nothing else: tests/gpu/check.h in Check's
+# place.
+GPU_TESTS := $(filter-out cuda_golden cuda_core,$(filter cuda_%,$(UNIT)))
+GPU_TLIB  := kernmodel kernnaive kernpair kernplan kernstores
+$(O)/gpu/obj/%.o: tests/%.c tests/gpu/check.h Makefile
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(filter-out -Wmissing-prototypes -Wconversion,$(WARN)) $(FAULTF) -Itests/gpu \
+	    -Itests/lib $(addprefix -I,$(K_ROOMS)) $(GPU_INC) -c -o $@ $<
+.PHONY: check-gpu-programs
+.SECONDARY: $(patsubst %,$(O)/gpu/obj/unit/%.o,$(GPU_TESTS))
+check-gpu-programs: $(addprefix $(O)/gpu/,$(GPU_TESTS))
+$(O)/gpu/cuda_%: $(O)/gpu/obj/unit/cuda_%.o $(patsubst %,$(O)/gpu/obj/lib/%.o,$(GPU_TLIB)) $(call libs_of,$(K_ROOMS))
+	$(call say,LINK,$@)
+	$(Q)$(CC) -pthread $(LDFLAGS) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) -lm
 # Programs named fail_… make their own calls fail.
 $(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): FAILING := $(FAIL_WRAP)
 $(filter $(O)/unit/fail_%,$(addprefix $(O)/unit/,$(UNIT))): $(O)/obj/tests/lib/failwrap.o

@@ -227,8 +227,8 @@ struct kern_config {
      * tensors the model lacks are not looked at. NULL: every matrix is BF16. Borrowed by kern_query(), copied by
      * kern_open(). */
     const struct kern_store *stores;
-    const char *isa;             /* cpu: NULL = best available, or "avx2", "avx512", "neon", "scalar". ref: "bf16" rounds
-                                  * the inputs of products to BF16, as the tensor cores of devices take them */
+    const char *isa;             /* cpu: NULL = best available, or "avx2", "avx512", "neon", "scalar". ref: "bf16"
+                                  * rounds the inputs of products to BF16, as the tensor cores of devices take them */
     const char *script;          /* backend "script": its text, NUL-terminated, borrowed until kern_close */
 };
 

@@ -5,12 +5,13 @@ MODELS := build/models
 export GLMD_MODELS := $(CURDIR)/$(MODELS)
 comma := ,
 
-.PHONY: help deps models check quality check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched bench-formats demo spin soak stress golden kernel-report install
+.PHONY: help deps models check check-gpu quality check-long check-arm layers lint checker abi-update mutate fuzz bench bench-ipc bench-sched bench-formats demo spin soak stress golden kernel-report install
 help:
 	@echo 'make            build the library, the tools and the daemon into build/'
 	@echo 'make demo       install what is missing, build, start glmd with a small model, ask it three questions'
 	@echo 'make check      install what is missing, build, run every test (SAN=address|thread for sanitizers)'
 	@echo 'make check-long check, both sanitizers, stress, planted faults, fuzzers, aarch64 under emulation'
+	@echo 'make check-gpu  the CUDA backend on this machine'"'"'s GPU: needs nvcc and a C compiler alone (CUDA_ARCH=90: one GPU'"'"'s)'
 	@echo 'make bench      measure decode, prefill, first token and publishing against their bars'
 	@echo 'make bench-ipc  measure the rings: throughput, hand-over, bells, idle time, CPU per token against TCP'
 	@echo 'make bench-sched  measure many users at once: shares, batches, gaps, prompts sent again'
@@ -44,6 +45,13 @@ $(MODELS)/%/.unpacked: tests/models/%.tar.xz
 check:
 	@tests/deps.sh build test
 	@+$(MAKE) --no-print-directory check-run WERROR=1
+
+# Only what CUDA and a C compiler can build, so nothing is installed; the golden values, where their packages are.
+check-gpu:
+	@+$(MAKE) --no-print-directory GPU=cuda check-gpu-programs
+	@+if $(PKG_CONFIG) --exists $(TEST_PKG) 2>/dev/null; then \
+	    $(MAKE) --no-print-directory GPU=cuda models build-cuda/unit/cuda_golden; fi
+	@tests/gpu/check.sh build-cuda
 
 .PHONY: check-run
 check-run: models tests

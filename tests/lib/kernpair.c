@@ -42,7 +42,8 @@ static void near(const struct kp_pair *p, const char *what, uint32_t at, uint64_
     ck_assert_msg(n && sqrt(d) <= p->tolerance * sqrt(w), "%s %u: relative error %g", what, at, sqrt(d / w));
 }
 
-static void peek_both(struct kp_pair *p, uint32_t lane, enum kern_peek what, uint32_t n, const char *name, uint32_t at) {
+static void peek_both(struct kp_pair *p, uint32_t lane, enum kern_peek what, uint32_t n, const char *name,
+                      uint32_t at) {
     const struct kern_model_desc *m = &p->m->cfg.model;
     uint64_t width = what == KERN_PEEK_STREAMS  ? m->hc_mult * m->hidden
                      : what == KERN_PEEK_LOGITS ? m->vocab_rows

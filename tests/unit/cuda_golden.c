@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The CUDA backend against the golden files, whose numbers are of F32 activations: of all positions of all cases, nearly
- * all have the recorded top-1, and the middle one of the errors of last logits is the rounding to BF16. nano is a model
- * of BF16 weights that knows what it says; twin-a's logits are random and close to each other. */
+/* The CUDA backend against the golden files, whose numbers are of F32 activations: of all positions of all cases,
+ * nearly all have the recorded top-1, and the middle one of the errors of last logits is the rounding to BF16. nano is
+ * a model of BF16 weights that knows what it says; twin-a's logits are random and close to each other. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>

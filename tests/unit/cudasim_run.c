@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The simulated device itself (tests/cudasim): what waits for what, what is deferred, what graphs replay, and that what a
- * device leaves undefined stops the program with a sentence. */
+/* The simulated device itself (tests/cudasim): what waits for what, what is deferred, what graphs replay, and that what
+ * a device leaves undefined stops the program with a sentence. */
 #include <check.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -105,7 +105,8 @@ static void part_of_a_warp(const void *args) {
 static const struct {
     void (*fn)(const void *);
     unsigned threads;
-} undefined[] = {{one_ends, 128}, {two_collectives, 32}, {lane_elsewhere, 64}, {past_the_end, 32}, {part_of_a_warp, 40}};
+} undefined[] = {
+    {one_ends, 128}, {two_collectives, 32}, {lane_elsewhere, 64}, {past_the_end, 32}, {part_of_a_warp, 40}};
 enum { UNDEFINED = sizeof(undefined) / sizeof(undefined[0]) };
 
 START_TEST(undefined_is_said) {
