@@ -65,6 +65,17 @@ static unsigned frames(void) {
     return n;
 }
 
+/* From the first token to the last, by what the closing line says. */
+static double seconds(void) {
+    const char *at = strstr(window.out_text, "\n[Ended.");
+    unsigned tokens = 0;
+    double rate = 0;
+
+    ck_assert_msg(at && sscanf(at, "\n[Ended. %u tokens %lf", &tokens, &rate) == 2 && rate > 0, "\"%s\"",
+                  at ? at : window.out_text);
+    return tokens / rate;
+}
+
 static void expect_shown(const char *text) {
     ck_assert_msg(strstr(window.out_text, text) != NULL, "no \"%s\" in \"%s\" / %s", text, window.out_text,
                   window.err_text);
@@ -106,7 +117,9 @@ START_TEST(quick_answer_leaves_painting_and_buttons) {
     start_window((const char *const[]){"-s", f.socket, "--stop-after", STOP_AFTER, NULL});
     ck_assert_int_eq(runprog_finish(&window), 1);
     expect_shown("\nStopped.\n[Ended.");
-    ck_assert_msg(frames() >= 5, "painted %u times beside " STOP_AFTER " tokens", frames());
+    /* how long so many tokens take is the machine's business; the first layout may fall into it */
+    ck_assert_msg(frames() >= 1 && frames() >= 10 * (seconds() - 0.8), "painted %u times in %.2f s beside %s tokens",
+                  frames(), seconds(), STOP_AFTER);
     daemonfix_stop(&f);
     daemonfix_done(&f);
     stop_screen();
