@@ -205,7 +205,8 @@ enum kern_mem {
 
 /* How latents and pooled keys are stored. FP8: each number in E4M3 with one F32 factor a row, its largest magnitude
  * divided by 448, whatever that is: 528 bytes for a latent of 512, 132 for a pooled key of 128. The rotary numbers of
- * a latent keep BF16: they are not of the normalised row's size, and 64 of them make 656 bytes. */
+ * a latent keep BF16: they are not of the normalised row's size, and 64 of them make 656 bytes. Backend cuda rounds
+ * what it reads to BF16 before it multiplies, an F32 cache too. */
 enum kern_cache { KERN_CACHE_F32 = 1, KERN_CACHE_BF16 = 2, KERN_CACHE_FP8 = 3 };
 
 struct comm;
